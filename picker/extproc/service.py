@@ -1,0 +1,123 @@
+"""The ext_proc service over grpc.aio: reads messages, lets the conversation decide, performs what it wants done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Protocol
+
+import grpc
+import structlog
+
+from picker.extproc.actions import Action, Finish, FirstByte, Ignored, Pick, Release, StartTimer
+from picker.extproc.budget import ByteBudget
+from picker.extproc.conversation import Conversation, Settings
+from picker.extproc.events import Closed, DeadlinePassed, Event, NotPicked, Picked
+from picker.extproc.wire import Unreadable, build, parse
+
+log = structlog.get_logger()
+
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class Answers(Protocol):
+    """Who makes the picks and keeps the books (`picker.picking.Picker`)."""
+
+    async def pick(self, wanted: Pick) -> Picked | NotPicked: ...  # noqa: D102
+    def first_byte(self, placement: Any) -> None: ...  # noqa: D102
+    def release(self, placement: Any) -> None: ...  # noqa: D102
+
+
+class Counts(Protocol):
+    """Who counts (`picker.telemetry.metrics.Metrics`)."""
+
+    def ignored(self, event: str, state: str) -> None: ...  # noqa: D102
+
+
+class ExtProcService:
+    """Serves `ExternalProcessor/Process` on bytes: messages are parsed in `wire`, not by grpcio."""
+
+    def __init__(self, answers: Answers, counts: Counts, settings: Settings, budget: ByteBudget):
+        self._answers = answers
+        self._counts = counts
+        self._settings = settings
+        self._budget = budget
+        self.streams = 0
+        """Open streams, one for each request in flight."""
+
+    def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """To be added to a server."""
+        method = grpc.stream_stream_rpc_method_handler(self._process, None, None)
+        return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
+
+    async def _process(self, _: object, context: Context) -> None:
+        stream = _Stream(self._answers, self._counts, Conversation(self._settings, self._budget), context)
+        self.streams += 1
+        try:
+            await stream.run()
+        finally:
+            self.streams -= 1
+
+
+class _Stream:
+    """One stream: the conversation, the timer, and the order in which events and actions follow one another."""
+
+    def __init__(self, answers: Answers, counts: Counts, conversation: Conversation, context: Context):
+        self._answers = answers
+        self._counts = counts
+        self._conversation = conversation
+        self._context = context
+        self._deadline: float | None = None
+        self._finished = False
+        self._events: deque[Event] = deque()
+
+    async def run(self) -> None:
+        """Until either side has finished. However it ends, the conversation learns that it has."""
+        try:
+            while not self._finished and (event := await self._next()) is not None:
+                await self._handle(event)
+        except Unreadable as error:
+            log.warning("unreadable ext_proc message", error=str(error))
+            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
+        finally:
+            # Nothing to await here: this also runs when the stream was cancelled.
+            for action in self._conversation.receive(Closed(), self._now()):
+                if isinstance(action, Release):
+                    self._answers.release(action.placement)
+
+    async def _next(self) -> Event | None:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                data = await self._context.read()
+        except TimeoutError:
+            self._deadline = None
+            return DeadlinePassed()
+        # The stubs do not know grpc.aio.EOF.
+        return parse(data) if isinstance(data, bytes) else None
+
+    async def _handle(self, event: Event) -> None:
+        self._events.append(event)
+        while self._events:
+            for action in self._conversation.receive(self._events.popleft(), self._now()):
+                await self._perform(action)
+
+    async def _perform(self, action: Action) -> None:
+        match action:
+            case Pick():
+                self._events.append(await self._answers.pick(action))
+            case StartTimer(at=at):
+                self._deadline = at
+            case FirstByte(placement=placement):
+                self._answers.first_byte(placement)
+            case Release(placement=placement):
+                self._answers.release(placement)
+            case Ignored(event=kind, state=state):
+                self._counts.ignored(kind.__name__, state)
+            case Finish():
+                self._finished = True
+            case _:
+                await self._context.write(build(action))
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,212 @@
+"""Envoy's protobuf messages to events, and actions to messages. Bytes on one side, values on the other; no gRPC."""
+
+from __future__ import annotations
+
+from functools import lru_cache, singledispatch
+
+from envoy.config.core.v3 import base_pb2
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from envoy.type.v3 import http_status_pb2
+
+from picker.extproc import actions as do
+from picker.extproc.events import (
+    BodyMode,
+    Event,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from picker.requests.errors import openai_error
+
+DESTINATION = "x-gateway-destination-endpoint"
+SUBSET = "x-gateway-destination-endpoint-subset"
+SERVED = "x-gateway-destination-endpoint-served"
+REVEALED = "x-picker-endpoint"
+REASON = "x-picker-reason"
+_LB = "envoy.lb"
+_HINT = "envoy.lb.subset_hint"
+_ATTRIBUTES = "envoy.filters.http.ext_proc"
+_OVERWRITE = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+_MODES = {mode.value: mode for mode in BodyMode}
+
+
+class Unreadable(ValueError):
+    """Bytes that are no `ProcessingRequest`, or one of a kind that we do not know."""
+
+
+def parse(data: bytes) -> Event:
+    """One message of Envoy's. Raises Unreadable."""
+    try:
+        message = pb.ProcessingRequest.FromString(data)
+    except Exception as error:  # protobuf's DecodeError lives in a private module, and differs between implementations
+        raise Unreadable(type(error).__name__) from None
+    kind = message.WhichOneof("request")
+    if kind == "request_body":
+        return RequestBody(message.request_body.body, message.request_body.end_of_stream)
+    if kind == "request_headers":
+        return _request_headers(message)
+    if kind == "response_headers":
+        return _response_headers(message)
+    if kind == "response_body":
+        return ResponseBody(message.response_body.body, message.response_body.end_of_stream)
+    if kind == "request_trailers":
+        return RequestTrailers()
+    if kind == "response_trailers":
+        return ResponseTrailers()
+    raise Unreadable(f"message of kind {kind}")
+
+
+def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
+    config = message.protocol_config
+    return RequestHeaders(
+        headers=_headers(message.request_headers),
+        end_of_stream=message.request_headers.end_of_stream,
+        request_mode=_MODES.get(config.request_body_mode, BodyMode.NONE),
+        body_comes_unasked=config.send_body_without_waiting_for_header_response,
+        response_mode=_MODES.get(config.response_body_mode, BodyMode.NONE),
+        subset=_subset(message),
+    )
+
+
+def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
+    status = _headers(message.response_headers).get(":status", "")
+    return ResponseHeaders(int(status) if status.isdecimal() else 0, _served(message))
+
+
+def _headers(message: pb.HttpHeaders) -> dict[str, str]:
+    """By name; of a repeated one the first. Envoy fills `raw_value`, other data planes `value`."""
+    headers: dict[str, str] = {}
+    for header in message.headers.headers:
+        name = header.key.lower()
+        if name not in headers:
+            headers[name] = header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
+    return headers
+
+
+def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
+    """Only what the proxy itself says, in metadata; a client's header of this name means nothing."""
+    hints = message.metadata_context.filter_metadata
+    if _HINT not in hints or SUBSET not in hints[_HINT].fields:
+        return None
+    value = hints[_HINT].fields[SUBSET]
+    if value.WhichOneof("kind") == "list_value":
+        names = [item.string_value for item in value.list_value.values]
+    else:
+        names = value.string_value.split(",")
+    return frozenset(name.strip() for name in names if name.strip())
+
+
+def _served(message: pb.ProcessingRequest) -> str:
+    metadata = message.metadata_context.filter_metadata
+    if _LB in metadata and SERVED in metadata[_LB].fields:
+        return str(metadata[_LB].fields[SERVED].string_value)
+    attributes = message.attributes
+    if _ATTRIBUTES in attributes:
+        return str(attributes[_ATTRIBUTES].fields["upstream.address"].string_value)
+    return ""
+
+
+@singledispatch
+def build(action: do.Send) -> bytes:
+    """The message for an action. One function for each kind of action; the constant ones are built once."""
+    return _CONSTANT[type(action)]
+
+
+_CONSTANT: dict[type, bytes] = {
+    do.SendHeadersContinue: pb.ProcessingResponse(request_headers=pb.HeadersResponse()).SerializeToString(),
+    do.SendBodyContinue: pb.ProcessingResponse(request_body=pb.BodyResponse()).SerializeToString(),
+    do.SendTrailersContinue: pb.ProcessingResponse(request_trailers=pb.TrailersResponse()).SerializeToString(),
+    do.SendResponseBodyContinue: pb.ProcessingResponse(response_body=pb.BodyResponse()).SerializeToString(),
+    do.SendResponseHeadersContinue: pb.ProcessingResponse(response_headers=pb.HeadersResponse()).SerializeToString(),
+    do.SendResponseTrailersContinue: pb.ProcessingResponse(response_trailers=pb.TrailersResponse()).SerializeToString(),
+}
+
+
+@build.register
+def _(action: do.SendHeadersPick) -> bytes:
+    return _headers_pick(action.endpoints)
+
+
+@build.register
+def _(action: do.SendBodyPick) -> bytes:
+    return _body_pick(action.endpoints)
+
+
+@lru_cache(maxsize=4096)
+def _headers_pick(endpoints: tuple[str, ...]) -> bytes:
+    message = pb.ProcessingResponse(request_headers=pb.HeadersResponse(response=_common(endpoints)))
+    return _with_metadata(message, endpoints)
+
+
+@lru_cache(maxsize=4096)
+def _body_pick(endpoints: tuple[str, ...]) -> bytes:
+    message = pb.ProcessingResponse(request_body=pb.BodyResponse(response=_common(endpoints)))
+    return _with_metadata(message, endpoints)
+
+
+def _common(endpoints: tuple[str, ...]) -> pb.CommonResponse:
+    common = pb.CommonResponse()
+    if endpoints:
+        _set(common.header_mutation, DESTINATION, ",".join(endpoints))
+    else:
+        # A client's own header must not stand in for a pick.
+        common.header_mutation.remove_headers.append(DESTINATION)
+    return common
+
+
+def _with_metadata(message: pb.ProcessingResponse, endpoints: tuple[str, ...]) -> bytes:
+    """The protocol wants the header's value in the metadata too; Envoy takes it if `receiving_namespaces` says so."""
+    if endpoints:
+        fields = message.dynamic_metadata.fields[_LB].struct_value.fields
+        fields[DESTINATION].string_value = ",".join(endpoints)
+    return bytes(message.SerializeToString())
+
+
+@build.register
+def _(action: do.SendBodyPiece) -> bytes:
+    message = pb.ProcessingResponse()
+    piece = message.request_body.response.body_mutation.streamed_response
+    piece.body, piece.end_of_stream = action.data, action.end_of_stream
+    return bytes(message.SerializeToString())
+
+
+@build.register
+def _(action: do.SendResponseBodyPiece) -> bytes:
+    message = pb.ProcessingResponse()
+    piece = message.response_body.response.body_mutation.streamed_response
+    piece.body, piece.end_of_stream = action.data, action.end_of_stream
+    return bytes(message.SerializeToString())
+
+
+@build.register
+def _(action: do.SendResponseHeadersContinue) -> bytes:
+    if not action.reveal:
+        return _CONSTANT[do.SendResponseHeadersContinue]
+    message = pb.ProcessingResponse()
+    _set(message.response_headers.response.header_mutation, REVEALED, action.reveal)
+    return bytes(message.SerializeToString())
+
+
+@build.register
+def _(action: do.SendRefusal) -> bytes:
+    message = pb.ProcessingResponse()
+    immediate = message.immediate_response
+    immediate.status.code = http_status_pb2.StatusCode.Name(action.status)
+    immediate.body = openai_error(action.status, action.reason, action.message)
+    # Shows up as %RESPONSE_CODE_DETAILS% in Envoy's access log.
+    immediate.details = f"picker:{action.reason}"
+    _set(immediate.headers, "content-type", "application/json")
+    _set(immediate.headers, REASON, action.reason)
+    return bytes(message.SerializeToString())
+
+
+def _set(mutation: pb.HeaderMutation, name: str, value: str) -> None:
+    option = mutation.set_headers.add()
+    option.header.key = name
+    # Envoy 1.40 drops a header whose text is in `value` without a word, and refuses one that has both.
+    option.header.raw_value = value.encode()
+    # Envoy overwrites whatever this says; other data planes append where it says nothing.
+    option.append_action = _OVERWRITE

@@ -1,0 +1,183 @@
+"""Which worker holds which prefix: from index block to the set of slots that hold it, as bits of an int.
+
+Agents publish a block only while all its ancestors are present, so for each worker presence along a prompt's chain is
+monotone: held up to some depth, absent beyond. `depths` relies on it and gallops: about 2 log2(n) probes for each
+distinct depth, whatever the number of workers, instead of one probe for each block.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+Depths = list[tuple[int, int]]
+"""(number of leading blocks held, bit mask of the slots that hold exactly so many), shallowest first."""
+
+
+class PrefixIndex:
+    """What agents say that workers hold. Bounded by what they publish: 8 bytes a block there, about 150 here."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, int] = {}
+        self._held: dict[int, set[int]] = {}
+        self._xor: dict[int, int] = {}
+        self._trusted = 0
+
+    def __repr__(self) -> str:
+        return f"<PrefixIndex {len(self._owners)} blocks of {len(self._held)} slots>"
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def store(self, slot: int, blocks: Iterable[int]) -> None:
+        """These blocks are on this slot now; one that was there already changes nothing."""
+        held, owners, bit = self._held.setdefault(slot, set()), self._owners, 1 << slot
+        xor = self._xor.get(slot, 0)
+        for block in blocks:
+            if block not in held:
+                held.add(block)
+                owners[block] = owners.get(block, 0) | bit
+                xor ^= block
+        self._xor[slot] = xor
+
+    def remove(self, slot: int, blocks: Iterable[int]) -> None:
+        """These blocks have left this slot; one that was not there changes nothing."""
+        held, xor = self._held.get(slot, set()), self._xor.get(slot, 0)
+        for block in blocks:
+            if block in held:
+                held.remove(block)
+                self._disown(block, 1 << slot)
+                xor ^= block
+        self._xor[slot] = xor
+
+    def clear(self, slot: int) -> None:
+        """This slot holds nothing."""
+        for block in self._held.pop(slot, ()):
+            self._disown(block, 1 << slot)
+        self._xor.pop(slot, None)
+
+    def forget(self, slot: int, limit: int) -> bool:
+        """Like `clear`, but at most `limit` blocks of it; True when nothing is left."""
+        held = self._held.get(slot)
+        if held is None:
+            return True
+        self.remove(slot, list(islice(held, limit)))
+        if held:
+            return False
+        del self._held[slot], self._xor[slot]
+        return True
+
+    def replace(self, slot: int, blocks: Iterable[int]) -> None:
+        """This slot holds exactly these blocks."""
+        wanted = set(blocks)
+        self.remove(slot, self._held.get(slot, set()) - wanted)
+        self.store(slot, wanted)
+
+    def digest(self, slot: int) -> tuple[int, int]:
+        """Number and exclusive-or of the blocks of a slot, to compare with what its agent says."""
+        return len(self._held.get(slot, ())), self._xor.get(slot, 0)
+
+    def trust(self, slot: int, trusted: bool) -> None:
+        """Whether a slot's blocks count. They do not while events of it are missing."""
+        self._trusted = self._trusted | 1 << slot if trusted else self._trusted & ~(1 << slot)
+
+    def owners(self, block: int) -> int:
+        """Bit mask of the trusted slots that hold this block."""
+        return self._owners.get(block, 0) & self._trusted
+
+    def _disown(self, block: int, bit: int) -> None:
+        rest = self._owners[block] & ~bit
+        if rest:
+            self._owners[block] = rest
+        else:
+            del self._owners[block]
+
+
+class PlacedBlocks:
+    """What this picker has sent to workers lately, whether or not they said that they hold it.
+
+    Two uses. For workers that publish KV events: entries of a few seconds, which bridge the time until the event
+    arrives, so that a burst of equal prompts does not scatter. For workers or prompts without events: an approximate
+    index, bounded for each slot in blocks (about its KV capacity) and in time.
+
+    Within a slot the order is least recently placed first, and of one prompt the tail before the head, so that what
+    falls off never leaves a hole: the monotony that `depths` needs.
+    """
+
+    def __init__(self, ttl_s: float, blocks_per_slot: int):
+        self._ttl_s = ttl_s
+        self._capacity = blocks_per_slot
+        self._slots: dict[int, OrderedDict[int, float]] = {}
+        self._owners: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<PlacedBlocks {len(self._owners)} blocks of {len(self._slots)} slots, {self._ttl_s:g} s>"
+
+    def place(self, slot: int, chain: Sequence[int], now: float) -> None:
+        """A prompt with these blocks goes to this slot. Of a chain beyond the slot's bound, the head counts."""
+        entries, bit = self._slots.setdefault(slot, OrderedDict()), 1 << slot
+        for block in reversed(chain[: self._capacity]):
+            if block in entries:
+                entries.move_to_end(block)
+            else:
+                self._owners[block] = self._owners.get(block, 0) | bit
+            entries[block] = now
+        while len(entries) > self._capacity:
+            self._drop(slot, entries.popitem(last=False)[0])
+
+    def expire(self, now: float, limit: int = 1000) -> None:
+        """Drops what is older than the time to live, at most `limit` entries of each slot at a time."""
+        for slot, entries in self._slots.items():
+            for _ in range(limit):
+                if not entries or next(iter(entries.values())) > now - self._ttl_s:
+                    break
+                self._drop(slot, entries.popitem(last=False)[0])
+
+    def clear(self, slot: int) -> None:
+        """Nothing is expected on this slot any more."""
+        for block in self._slots.pop(slot, ()):
+            self._drop(slot, block)
+
+    def owners(self, block: int) -> int:
+        """Bit mask of the slots that were sent this block."""
+        return self._owners.get(block, 0)
+
+    def _drop(self, slot: int, block: int) -> None:
+        rest = self._owners[block] & ~(1 << slot)
+        if rest:
+            self._owners[block] = rest
+        else:
+            del self._owners[block]
+
+
+def depths(chain: Sequence[int], owners: Callable[[int], int]) -> Depths:
+    """How much of a prompt's chain each slot holds. Slots that hold nothing are not listed.
+
+    `owners` maps a block to a bit mask of slots; see the module's docstring for what it must obey.
+    """
+    result: Depths = []
+    held = owners(chain[0]) if chain else 0
+    position = 0
+    while held:
+        position = _last_with(chain, owners, position, held)
+        deeper = owners(chain[position + 1]) & held if position + 1 < len(chain) else 0
+        result.append((position + 1, held & ~deeper))
+        held, position = deeper, position + 1
+    return result
+
+
+def _last_with(chain: Sequence[int], owners: Callable[[int], int], position: int, held: int) -> int:
+    """The last position at which all of `held` are still present, by doubling steps and then by bisection."""
+    step, good, end = 1, position, len(chain)
+    while good + step < end and owners(chain[good + step]) & held == held:
+        good += step
+        step *= 2
+    bad = min(good + step, end)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if owners(chain[middle]) & held == held:
+            good = middle
+        else:
+            bad = middle
+    return good

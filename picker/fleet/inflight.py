@@ -1,0 +1,141 @@
+"""The books: what this picker has placed and not yet seen end.
+
+Everything is kept as arrays over slots, because the cost of a pick is computed for all workers at once. The
+quantities are those of the cost formula (`picker.scheduling.policies.expected_delay`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+WINDOW_S = 15.0
+"""Time constant of the window over which dispatched prefill work counts towards utilisation."""
+CALIBRATION_PRIOR_S = 2.0
+"""Seconds of predicted work for which the pool's speed counts when a worker's own speed is estimated."""
+_CALIBRATION_DECAY = 0.97
+
+
+@dataclass(slots=True, eq=False)
+class Booking:
+    """One placed request. `work_s` is its predicted prefill time on a worker of speed 1, in seconds."""
+
+    slot: int
+    work_s: float
+    prompt_tokens: int
+    placed_at: float
+    last_block: int | None
+    has_first_token: bool = False
+    is_open: bool = True
+
+
+class InFlight:
+    """Sums of the open bookings for each slot. Arrays have the shape (slots,)."""
+
+    def __init__(self, capacity: int):
+        self.requests = np.zeros(capacity, np.int64)
+        self.context_tokens = np.zeros(capacity, np.int64)
+        self.prefill_s = np.zeros(capacity)
+        """Predicted prefill seconds of bookings that have no first token yet."""
+        self.progress_at = np.zeros(capacity)
+        """When a slot last gave a first token, or began to owe one."""
+        self._window_s = np.zeros(capacity)
+        self._window_at = np.zeros(capacity)
+        self._observed_s = np.zeros(capacity)
+        self._predicted_s = np.zeros(capacity)
+        self._waiting: dict[tuple[int, int], list[Booking]] = {}
+
+    def __repr__(self) -> str:
+        return f"<InFlight {int(self.requests.sum())} requests, {self.prefill_s.sum():.1f} s of prefill>"
+
+    def grow(self, capacity: int) -> None:
+        """Makes room for more slots."""
+        for name, array in vars(self).items():
+            if isinstance(array, np.ndarray):
+                setattr(self, name, np.concatenate([array, np.zeros(capacity - len(array), array.dtype)]))
+
+    def reset(self, slot: int) -> None:
+        """A new worker takes this slot."""
+        for array in vars(self).values():
+            if isinstance(array, np.ndarray):
+                array[slot] = 0
+
+    def book(self, slot: int, work_s: float, prompt_tokens: int, last_block: int | None, now: float) -> Booking:
+        """A request goes to this slot. `last_block` is its deepest index block, by which its first token shows."""
+        booking = Booking(slot, work_s, prompt_tokens, now, last_block)
+        if self.prefill_s[slot] <= 0:
+            self.progress_at[slot] = now
+        self.requests[slot] += 1
+        self.context_tokens[slot] += prompt_tokens
+        self.prefill_s[slot] += work_s
+        decay = np.exp((self._window_at[slot] - now) / WINDOW_S)
+        self._window_s[slot] = self._window_s[slot] * decay + work_s
+        self._window_at[slot] = now
+        if last_block is not None:
+            self._waiting.setdefault((slot, last_block), []).append(booking)
+        return booking
+
+    def announced(self, slot: int, block: int, now: float) -> None:
+        """A worker has announced this block: prompts that end in it have been prefilled."""
+        for booking in self._waiting.get((slot, block), ())[:]:
+            self.first_token(booking, now)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether any booking waits for an announcement."""
+        return bool(self._waiting)
+
+    def first_token(self, booking: Booking, now: float) -> None:
+        """This request's prefill is done. Further calls change nothing."""
+        if booking.has_first_token or not booking.is_open:
+            return
+        started = max(float(self.progress_at[booking.slot]), booking.placed_at)
+        self._settle(booking, now)
+        self._calibrate(booking.slot, booking.work_s, now - started)
+
+    def release(self, booking: Booking, now: float) -> None:
+        """This request has ended, one way or another. Further calls change nothing."""
+        if not booking.is_open:
+            return
+        if not booking.has_first_token:
+            self._settle(booking, now)
+        booking.is_open = False
+        self.requests[booking.slot] -= 1
+        self.context_tokens[booking.slot] -= booking.prompt_tokens
+
+    def speed(self) -> Floats:
+        """Observed over predicted prefill time, for each slot: 2 is a worker half as fast as assumed.
+
+        Shrunk towards the pool's mean, so that a worker that was never tried counts as an average one and not as a
+        slow one, which would keep it untried for ever.
+        """
+        predicted = self._predicted_s.sum()
+        pool = (self._observed_s.sum() + CALIBRATION_PRIOR_S) / (predicted + CALIBRATION_PRIOR_S)
+        speed: Floats = (self._observed_s + CALIBRATION_PRIOR_S * pool) / (self._predicted_s + CALIBRATION_PRIOR_S)
+        return speed
+
+    def utilisation(self, now: float) -> Floats:
+        """Share of a slot's time that the prefill work of the last seconds fills, 0 and up."""
+        return self._window_s * np.exp((self._window_at - now) / WINDOW_S) / WINDOW_S
+
+    def _settle(self, booking: Booking, now: float) -> None:
+        booking.has_first_token = True
+        slot = booking.slot
+        # Sums of floats leave dust behind; less than a microsecond of work is none.
+        rest = self.prefill_s[slot] - booking.work_s
+        self.prefill_s[slot] = rest if rest > 1e-6 else 0.0
+        self.progress_at[slot] = now
+        if booking.last_block is None:
+            return
+        key = (slot, booking.last_block)
+        waiting = self._waiting[key]
+        waiting.remove(booking)
+        if not waiting:
+            del self._waiting[key]
+
+    def _calibrate(self, slot: int, predicted_s: float, observed_s: float) -> None:
+        self._observed_s[slot] = self._observed_s[slot] * _CALIBRATION_DECAY + observed_s
+        self._predicted_s[slot] = self._predicted_s[slot] * _CALIBRATION_DECAY + predicted_s

@@ -1,0 +1,253 @@
+"""The view: what this picker knows of a pool's workers, as arrays over slots.
+
+A slot is a small integer that stands for one worker in one epoch, in this process only. A worker that restarts gets a
+new epoch, hence a new slot, and the old one is out of the picks at once; what it held is forgotten little by little
+(`sweep`), and only then is the slot used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from picker.fleet.index import PlacedBlocks, PrefixIndex, depths
+from picker.fleet.inflight import Booking, InFlight
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+STALE_AFTER_S = 5.0
+_SWEEP_BLOCKS = 5000
+
+
+class WorkerFacts(Protocol):
+    """What the view reads of a worker's record (`picker.redisview.records.WorkerRecord` has all of it)."""
+
+    @property
+    def worker(self) -> str: ...  # noqa: D102
+    @property
+    def epoch(self) -> int: ...  # noqa: D102
+    @property
+    def endpoint(self) -> str: ...  # noqa: D102
+    @property
+    def state(self) -> str: ...  # noqa: D102
+    @property
+    def models(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def adapters(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def publishes_kv(self) -> bool: ...  # noqa: D102
+    @property
+    def kv_capacity_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def context_limit_tokens(self) -> int: ...  # noqa: D102
+
+
+class WorkerLoad(Protocol):
+    """What the view reads of a worker's load (`picker.redisview.records.LoadRecord` has all of it)."""
+
+    @property
+    def beat(self) -> int: ...  # noqa: D102
+    @property
+    def running(self) -> int: ...  # noqa: D102
+    @property
+    def waiting(self) -> int: ...  # noqa: D102
+    @property
+    def waiting_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def kv_used(self) -> float: ...  # noqa: D102
+
+
+class View:
+    """Workers, loads, cached prefixes and bookings of one pool.
+
+    Arrays have the shape (capacity,), where capacity is the number of slots there is room for; a slot without a worker
+    is one where `known` is False. `stale_after_s`: a worker whose beat stands still for so long is not picked.
+    `approximate_blocks`: bound for each slot of the index of prompts that no event will announce, in index blocks.
+    """
+
+    def __init__(self, stale_after_s: float = STALE_AFTER_S, approximate_blocks: int = 8192, capacity: int = 64):
+        self.index = PrefixIndex()
+        self.speculative = PlacedBlocks(ttl_s=5.0, blocks_per_slot=4096)
+        self.approximate = PlacedBlocks(ttl_s=1800.0, blocks_per_slot=approximate_blocks)
+        self.inflight = InFlight(capacity)
+        self.known = np.zeros(capacity, bool)
+        self.ready = np.zeros(capacity, bool)
+        self.running = np.zeros(capacity, np.int64)
+        self.waiting = np.zeros(capacity, np.int64)
+        self.waiting_tokens = np.zeros(capacity, np.int64)
+        self.kv_used = np.zeros(capacity)
+        self.version = 0
+        """Grows whenever a worker comes, goes or changes its facts."""
+        self._stale_after_s = stale_after_s
+        self._beat = np.zeros(capacity, np.int64)
+        self._beat_at = np.zeros(capacity)
+        self._observed_at = 0.0
+        self._facts: dict[int, WorkerFacts] = {}
+        self._slots: dict[str, int] = {}
+        self._free = list(range(capacity - 1, -1, -1))
+        self._retired: list[int] = []
+        self._masks: dict[tuple[str, object], Bools] = {}
+
+    def __repr__(self) -> str:
+        return f"<View {len(self._facts)} workers, {int(self.ready.sum())} ready, {self.index!r}, {self.inflight!r}>"
+
+    # Workers come and go.
+
+    def admit(self, facts: WorkerFacts, now: float) -> int:
+        """A worker in a new epoch. Its slot; an older epoch's slot is retired."""
+        old = self._slots.get(facts.worker)
+        if old is not None:
+            self.retire(old)
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self.inflight.reset(slot)
+        self._slots[facts.worker] = slot
+        self.known[slot] = True
+        self._beat[slot] = -1
+        self._beat_at[slot] = now
+        for array in (self.running, self.waiting, self.waiting_tokens, self.kv_used):
+            array[slot] = 0
+        self.update_facts(slot, facts)
+        return slot
+
+    def update_facts(self, slot: int, facts: WorkerFacts) -> None:
+        """A worker's record has changed."""
+        self._facts[slot] = facts
+        self.ready[slot] = facts.state == "ready"
+        self._changed()
+
+    def update_load(self, slot: int, load: WorkerLoad, now: float) -> None:
+        """A worker's load as read at `now` (this process' monotonic clock, seconds)."""
+        self._observed_at = now
+        if load.beat != self._beat[slot]:
+            self._beat[slot] = load.beat
+            self._beat_at[slot] = now
+        self.running[slot] = load.running
+        self.waiting[slot] = load.waiting
+        self.waiting_tokens[slot] = load.waiting_tokens
+        self.kv_used[slot] = load.kv_used
+
+    def retire(self, slot: int) -> None:
+        """This worker, or this epoch of it, is gone. The slot is used again once `sweep` has emptied it."""
+        facts = self._facts.pop(slot)
+        del self._slots[facts.worker]
+        self.known[slot] = self.ready[slot] = False
+        self.index.trust(slot, False)
+        self.speculative.clear(slot)
+        self.approximate.clear(slot)
+        self._retired.append(slot)
+        self._changed()
+
+    def sweep(self, now: float) -> None:
+        """Bounded clean-up; to be called a few times a second."""
+        self.speculative.expire(now)
+        self.approximate.expire(now)
+        if self._retired and self.index.forget(self._retired[0], _SWEEP_BLOCKS):
+            slot = self._retired[0]
+            # Bookings of the old worker may still be open; they must not be released into the new one's sums.
+            if not self.inflight.requests[slot]:
+                self._free.append(self._retired.pop(0))
+            else:
+                self._retired.append(self._retired.pop(0))
+
+    # What is known.
+
+    def slots(self) -> Iterable[int]:
+        """The slots of known workers."""
+        return self._facts.keys()
+
+    def slot_of(self, worker: str, epoch: int) -> int | None:
+        """The slot of this worker if it is known in this epoch."""
+        slot = self._slots.get(worker)
+        return slot if slot is not None and self._facts[slot].epoch == epoch else None
+
+    def facts(self, slot: int) -> WorkerFacts:
+        """A known worker's record."""
+        return self._facts[slot]
+
+    def usable_endpoints(self) -> tuple[str, ...]:
+        """The endpoints of workers that are ready and fresh, sorted, each once."""
+        usable = np.flatnonzero(self.ready & self.fresh()).tolist()
+        return tuple(sorted({self._facts[slot].endpoint for slot in usable}))
+
+    def fresh(self) -> Bools:
+        """Slots whose beat has moved lately.
+
+        "Lately" is counted up to the last time that Redis was read and not up to now: while Redis is away no beat can
+        be seen to move, and that says nothing about the workers.
+        """
+        return self.known & (self._observed_at - self._beat_at <= self._stale_after_s)
+
+    def serving(self, model: str) -> Bools:
+        """Slots whose worker serves this model or adapter, ready or not."""
+        return self._mask("model", model, lambda facts: model in facts.models or model in facts.adapters)
+
+    def within(self, subset: frozenset[str]) -> Bools:
+        """Slots whose endpoint is in this set."""
+        return self._mask("subset", subset, lambda facts: facts.endpoint in subset)
+
+    def base_and_adapter(self, model: str) -> tuple[str, str]:
+        """The names under which a worker caches prompts for what a client calls `model`: its model, and adapter or "".
+
+        An engine with several served names caches under one, so aliases share prefixes; we use its first.
+        """
+        serving = np.flatnonzero(self.serving(model))
+        if not len(serving):
+            return model, ""
+        facts = self._facts[int(serving[0])]
+        return (facts.models[0] if facts.models else model), (model if model in facts.adapters else "")
+
+    def hit_blocks(self, chain: Sequence[int]) -> Ints:
+        """How many leading blocks of this chain each slot holds: shape (capacity,)."""
+        hits = np.zeros(len(self.known), np.int64)
+        for depth, mask in depths(chain, self._owners):
+            hits[_slots_in(mask, len(hits))] = depth
+        return hits
+
+    # What is placed.
+
+    def place(self, slot: int, chain: Sequence[int], exact: bool, work_s: float, tokens: int, now: float) -> Booking:
+        """Books a request on a slot. `exact`: its chain is of token blocks, which events will announce."""
+        awaited = exact and self._facts[slot].publishes_kv
+        (self.speculative if awaited else self.approximate).place(slot, chain, now)
+        return self.inflight.book(slot, work_s, tokens, chain[-1] if awaited and chain else None, now)
+
+    def _owners(self, block: int) -> int:
+        return self.index.owners(block) | self.speculative.owners(block) | self.approximate.owners(block)
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._masks.clear()
+
+    def _mask(self, kind: str, key: object, has: _Predicate) -> Bools:
+        mask = self._masks.get((kind, key))
+        if mask is None:
+            if len(self._masks) >= 1000:  # keys come from clients
+                self._masks.clear()
+            mask = np.zeros(len(self.known), bool)
+            mask[[slot for slot, facts in self._facts.items() if has(facts)]] = True
+            self._masks[kind, key] = mask
+        return mask
+
+    def _grow(self) -> None:
+        old = len(self.known)
+        for name, array in vars(self).items():
+            if isinstance(array, np.ndarray):
+                setattr(self, name, np.concatenate([array, np.zeros(old, array.dtype)]))
+        self.inflight.grow(2 * old)
+        self._free = list(range(2 * old - 1, old - 1, -1))
+        self._masks.clear()
+
+
+class _Predicate(Protocol):
+    def __call__(self, facts: WorkerFacts, /) -> bool: ...
+
+
+def _slots_in(mask: int, capacity: int) -> Ints:
+    bits = np.frombuffer(mask.to_bytes((capacity + 7) // 8, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(bits, bitorder="little"))

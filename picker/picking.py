@@ -1,0 +1,145 @@
+"""A pick, from the request's bytes to the placement in the books: reads, hashes, decides, books."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+
+import structlog
+
+from picker.config import Config
+from picker.extproc.actions import Pick
+from picker.extproc.events import NotPicked, Picked
+from picker.fleet.inflight import Booking
+from picker.fleet.view import View
+from picker.prompts.reader import LOAD_ONLY, PrefixChain, PromptReader
+from picker.requests.model import Dialect, InferenceRequest
+from picker.requests.read import BadRequest, read_request
+from picker.scheduling.decide import decide
+from picker.scheduling.decision import MESSAGE, STATUS, Refused, Routed
+from picker.scheduling.policies import POLICIES
+from picker.scheduling.request import SchedulingRequest
+from picker.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+EXPECTED_OUTPUT_TOKENS = 256
+"""Of a request that does not say; and no request is expected to use up a huge `max_tokens`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A request that is on its way to a worker."""
+
+    booking: Booking
+    endpoint: str
+
+
+class Picker:
+    """Answers `Pick` actions. `is_blind` says that the fleet has not been read yet: then Envoy is left to choose."""
+
+    def __init__(
+        self, config: Config, view: View, reader: PromptReader, metrics: Metrics, is_blind: Callable[[], bool]
+    ):
+        self._view = view
+        self._reader = reader
+        self._metrics = metrics
+        self._is_blind = is_blind
+        self._policy = POLICIES[config.policy]
+        self._model = config.worker_model
+        self._limits = config.limits
+        self._threads = ThreadPoolExecutor(config.limits.tokenizer_threads, "tokenizer")
+        self._rng = Random()
+        self._sequence = 0
+
+    async def pick(self, wanted: Pick) -> Picked | NotPicked:
+        """The verdict. A defect of ours must not fail the request: then too Envoy is left to choose."""
+        started = time.monotonic()
+        try:
+            return await self._pick(wanted)
+        except Exception:
+            self._metrics.errors.inc()
+            log.exception("pick failed; left to Envoy")
+            return Picked(())
+        finally:
+            self._metrics.pick_seconds.observe(time.monotonic() - started)
+
+    def first_byte(self, placement: Placement) -> None:
+        """A worker has begun to answer: engines that do not announce blocks give no better sign of a first token."""
+        if placement.booking.last_block is None:
+            self._view.inflight.first_token(placement.booking, time.monotonic())
+
+    def release(self, placement: Placement) -> None:
+        """The exchange is over."""
+        self._view.inflight.release(placement.booking, time.monotonic())
+
+    def close(self) -> None:
+        """Lets go of the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _pick(self, wanted: Pick) -> Picked | NotPicked:
+        if self._is_blind():
+            self._metrics.passed("fleet-unread")
+            return Picked(())
+        try:
+            request = _read(wanted)
+        except BadRequest as error:
+            return self._refuse(400, "bad-request", str(error))
+        base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
+        prefix = await self._prefix(request, base, adapter)
+        # From here to the end nothing awaits: a decision is booked before the next one looks at the books.
+        return self._place(request, prefix, wanted.subset)
+
+    def _place(
+        self, request: InferenceRequest, prefix: PrefixChain, subset: frozenset[str] | None
+    ) -> Picked | NotPicked:
+        scheduling = SchedulingRequest(
+            sequence=self._sequence,
+            model=request.model,
+            prompt_tokens=prefix.prompt_tokens,
+            expected_output_tokens=min(request.max_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS),
+            chain=prefix.blocks,
+            block_tokens=prefix.block_tokens,
+            exact=prefix.exact,
+            subset=subset,
+        )
+        self._sequence += 1
+        now = time.monotonic()
+        decision = decide(scheduling, self._view, self._policy, self._model, now, self._rng)
+        if isinstance(decision, Refused):
+            return self._refuse(STATUS[decision.reason], decision.reason, MESSAGE[decision.reason])
+        return self._book(scheduling, decision, prefix, now)
+
+    def _book(self, request: SchedulingRequest, decision: Routed, prefix: PrefixChain, now: float) -> Picked:
+        booking = self._view.place(
+            decision.slots[0], prefix.blocks, prefix.exact, decision.work_s, prefix.prompt_tokens, now
+        )
+        self._metrics.routed(request.model or "", prefix.prompt_tokens, decision.hit_tokens, prefix.rung)
+        return Picked(decision.endpoints, Placement(booking, decision.endpoints[0]))
+
+    async def _prefix(self, request: InferenceRequest, model: str, adapter: str) -> PrefixChain:
+        arguments = (request.prompt, model, adapter, request.cache_salt)
+        if not self._reader.is_slow(request.prompt, model):
+            return self._reader.read(*arguments)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limits.tokenize_budget_s):
+                return await loop.run_in_executor(self._threads, self._reader.read, *arguments)
+        except TimeoutError:
+            return LOAD_ONLY
+
+    def _refuse(self, status: int, reason: str, message: str) -> NotPicked:
+        self._metrics.refused(reason)
+        return NotPicked(status, reason, message)
+
+
+def _read(wanted: Pick) -> InferenceRequest:
+    """Raises BadRequest. A body that is compressed or cut off says nothing to us, and is no error of the client's."""
+    encoding = wanted.headers.get("content-encoding", "identity")
+    if not wanted.is_whole or encoding != "identity" or wanted.headers.get(":method") != "POST":
+        return InferenceRequest(Dialect.UNKNOWN)
+    return read_request(wanted.headers.get(":path", ""), wanted.body)

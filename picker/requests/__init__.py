@@ -1,0 +1,1 @@
+"""What the client asks: from an API's path, headers and body to an `InferenceRequest`, and errors in its own shape."""

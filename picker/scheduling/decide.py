@@ -1,0 +1,60 @@
+"""The decision: who may serve, what each would cost, who is chosen, who comes next. Pure.
+
+The server, the simulator and every tool call this one function. It reads no clock and draws no randomness of its own:
+the same arguments give the same decision.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from picker.fleet.inflight import Floats
+from picker.fleet.view import Bools, View
+from picker.scheduling.decision import Decision, Refused, Routed
+from picker.scheduling.eligibility import eligible
+from picker.scheduling.model import WorkerModel
+from picker.scheduling.policies import Policy
+from picker.scheduling.policies.situation import Situation
+from picker.scheduling.request import SchedulingRequest
+
+if TYPE_CHECKING:
+    from random import Random
+
+FALLBACKS = 2
+"""Endpoints after the first: as many as the shipped Envoy configurations retry."""
+
+
+def decide(
+    request: SchedulingRequest, view: View, policy: Policy, model: WorkerModel, now: float, rng: Random
+) -> Decision:
+    """Where this request should go. `now` is on the clock of the view's bookings, in seconds."""
+    candidates = eligible(request, view)
+    if isinstance(candidates, Refused):
+        return candidates
+    hits = view.hit_blocks(request.chain) * request.block_tokens
+    work = model.prefill_s(request.prompt_tokens, hits)
+    situation = Situation(request, view, candidates, hits, work, model, now)
+    terms = policy.terms(situation)
+    cost = np.where(candidates, sum(terms.values()), np.inf)
+    order = _cheapest(cost, candidates, rng)
+    winner = order[0]
+    return Routed(
+        slots=order,
+        endpoints=tuple(dict.fromkeys(view.facts(slot).endpoint for slot in order)),
+        hit_tokens=int(hits[winner]),
+        work_s=float(work[winner]),
+        policy=policy.name,
+        terms=terms,
+    )
+
+
+def _cheapest(cost: Floats, candidates: Bools, rng: Random) -> tuple[int, ...]:
+    """The slots of least cost, cheapest first, equals in random order: else the first worker gets every cold start."""
+    count = min(1 + FALLBACKS, int(np.count_nonzero(candidates)))
+    bound = np.partition(cost, count - 1)[count - 1]
+    below, equal = np.flatnonzero(cost < bound).tolist(), np.flatnonzero(cost == bound)
+    chosen = below + [int(equal[i]) for i in rng.sample(range(len(equal)), count - len(below))]
+    rng.shuffle(chosen)
+    return tuple(sorted(chosen, key=cost.__getitem__))

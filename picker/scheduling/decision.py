@@ -1,0 +1,75 @@
+"""What comes of a request: an ordered list of endpoints, or a refusal, and why."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Reason(enum.StrEnum):
+    """Why nobody can serve a request, or why nobody was chosen. The values are stable: clients and metrics see them."""
+
+    NO_WORKERS = "no-workers"
+    UNKNOWN_MODEL = "unknown-model"
+    NOT_READY = "no-worker-ready"
+    SUBSET = "subset-has-no-worker"
+
+
+STATUS: Mapping[Reason, int] = {
+    Reason.NO_WORKERS: 503,
+    Reason.UNKNOWN_MODEL: 404,
+    Reason.NOT_READY: 503,
+    Reason.SUBSET: 503,
+}
+"""The HTTP status that tells a client what to do: 404 is its fault, 503 is ours and may pass."""
+
+MESSAGE: Mapping[Reason, str] = {
+    Reason.NO_WORKERS: "No worker is known to the endpoint picker.",
+    Reason.UNKNOWN_MODEL: "The requested model does not exist.",
+    Reason.NOT_READY: "No worker is ready to serve this model at the moment. Please try again later.",
+    Reason.SUBSET: "None of the endpoints that the gateway allows can serve this request.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nobody may serve this request. `excluded` counts the workers that each rule ruled out."""
+
+    reason: Reason
+    excluded: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Endpoints in the order in which to try them. Arrays have the shape (slots,); costs are in seconds.
+
+    `terms` are the cost's parts by name: what the winner's and everybody else's cost is the sum of.
+    """
+
+    slots: tuple[int, ...]
+    endpoints: tuple[str, ...]
+    hit_tokens: int
+    work_s: float
+    policy: str
+    terms: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
+
+    def explain(self, prompt_tokens: int) -> str:
+        """One line that fits a header: the winner's terms in seconds, their sum, the hit, the runner-up's cost."""
+        parts = [f"policy={self.policy}"]
+        parts += [f"{name}={values[self.slots[0]]:.3f}" for name, values in self.terms.items()]
+        parts.append(f"cost={self.cost(0):.3f}")
+        if len(self.slots) > 1:
+            parts.append(f"next={self.cost(1):.3f}")
+        parts.append(f"hit={self.hit_tokens}/{prompt_tokens}")
+        return " ".join(parts)
+
+    def cost(self, rank: int) -> float:
+        """Cost of the winner (rank 0), the runner-up (1), ..."""
+        return float(sum(values[self.slots[rank]] for values in self.terms.values()))
+
+
+Decision = Routed | Refused

@@ -1,0 +1,57 @@
+"""Who may serve a request at all. Each rule names itself when it rules a worker out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from picker.fleet.view import Bools, View
+from picker.scheduling.decision import Reason, Refused
+from picker.scheduling.request import SchedulingRequest
+
+Rule = Callable[[SchedulingRequest, View], Bools | None]
+"""The slots that pass, or None where the rule does not apply."""
+
+
+def _serves_model(request: SchedulingRequest, view: View) -> Bools | None:
+    return None if request.model is None else view.serving(request.model)
+
+
+def _is_ready(request: SchedulingRequest, view: View) -> Bools:
+    return view.ready
+
+
+def _is_fresh(request: SchedulingRequest, view: View) -> Bools:
+    return view.fresh()
+
+
+def _in_subset(request: SchedulingRequest, view: View) -> Bools | None:
+    return None if request.subset is None else view.within(request.subset)
+
+
+RULES: tuple[tuple[Reason, str, Rule], ...] = (
+    # The model comes first: "there is no such model" must not depend on who happens to be ready.
+    (Reason.UNKNOWN_MODEL, "model", _serves_model),
+    (Reason.NOT_READY, "state", _is_ready),
+    (Reason.NOT_READY, "stale", _is_fresh),
+    (Reason.SUBSET, "subset", _in_subset),
+)
+"""In this order. The reason is the refusal's where this rule is the one that leaves nobody."""
+
+
+def eligible(request: SchedulingRequest, view: View) -> Bools | Refused:
+    """The slots that may serve this request, shape (slots,), or why there is none."""
+    left = view.known
+    if not left.any():
+        return Refused(Reason.NO_WORKERS)
+    excluded: dict[str, int] = {}
+    for reason, name, rule in RULES:
+        passed = rule(request, view)
+        if passed is None:
+            continue
+        before, left = left, left & passed
+        excluded[name] = int(np.count_nonzero(before)) - int(np.count_nonzero(left))
+        if not left.any():
+            return Refused(reason, excluded)
+    return left

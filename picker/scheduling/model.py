@@ -1,0 +1,41 @@
+"""The step-time model of a worker: how long it is expected to take for what.
+
+An engine step that prefills `n` tokens behind a context of `c` while it decodes `r` requests of `x` context tokens takes
+
+    step_s + prefill_s_per_token * n + prefill_s_per_token2 * n * (c + n / 2)
+           + decode_s_per_request * r + decode_s_per_context_token * x
+
+The defaults are of an 8B model on one H100-class GPU. A worker that is faster or slower is learnt online
+(`picker.fleet.inflight.InFlight.speed`), so wrong constants cost little.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from picker.fleet.inflight import Floats
+from picker.fleet.view import Ints
+
+
+class WorkerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Constants of the step model. Seconds, and seconds per token."""
+
+    step_s: float = 0.007
+    prefill_s_per_token: float = 1 / 41_000
+    prefill_s_per_token2: float = 1.0e-9
+    decode_s_per_request: float = 20e-6
+    decode_s_per_context_token: float = 6.5e-8
+    batch_tokens: int = 8192
+
+    def prefill_s(self, prompt_tokens: int, hit_tokens: Ints) -> Floats:
+        """Seconds of prefill for a prompt of which so much is cached; same shape as `hit_tokens`."""
+        # An engine recomputes at least the last token.
+        new = np.maximum(prompt_tokens - hit_tokens, 1)
+        steps = np.ceil(new / self.batch_tokens)
+        seconds: Floats = (
+            self.prefill_s_per_token * new
+            + self.prefill_s_per_token2 * new * (hit_tokens + new / 2)
+            + self.step_s * steps
+        )
+        return seconds

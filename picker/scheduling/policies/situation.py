@@ -1,0 +1,24 @@
+"""What a policy sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from picker.fleet.inflight import Floats
+from picker.fleet.view import Bools, Ints, View
+from picker.scheduling.model import WorkerModel
+from picker.scheduling.request import SchedulingRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A request before a fleet. Arrays have the shape (slots,)."""
+
+    request: SchedulingRequest
+    view: View
+    eligible: Bools
+    hit_tokens: Ints
+    work_s: Floats
+    """Predicted prefill seconds of this request on each worker, at the pool's assumed speed."""
+    model: WorkerModel
+    now: float

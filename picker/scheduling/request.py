@@ -1,0 +1,26 @@
+"""What a decision is made about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingRequest:
+    """A request, reduced to what bears on its placement.
+
+    `model` is None where the client named none (a GET, an unknown path): any worker will do. `chain` holds the
+    prompt's index blocks and `block_tokens` what one of them stands for; `exact` says that they are of tokens, as
+    engines announce them, and not of text. `subset` is the proxy's own restriction to endpoints; None is none.
+    `sequence` numbers the requests of this process, from 0.
+    """
+
+    sequence: int
+    model: str | None = None
+    prompt_tokens: int = 0
+    expected_output_tokens: int = 0
+    chain: Sequence[int] = field(default=(), repr=False)
+    block_tokens: int = 64
+    exact: bool = True
+    subset: frozenset[str] | None = None

