@@ -43,7 +43,9 @@ def serve(
 
 @app.command()
 def agent(
-    worker: Annotated[list[str] | None, typer.Option(help="URL of a worker, as http://10.0.0.7:8000; repeatable.")] = None,
+    worker: Annotated[
+        list[str] | None, typer.Option(help="URL of a worker, as http://10.0.0.7:8000; repeatable.")
+    ] = None,
     redis: Annotated[str, typer.Option(help="Redis to publish to.")] = "redis://127.0.0.1:6379",
     pool: Annotated[str, typer.Option(help="Name of the pool; the same as the picker's.")] = "default",
     config: Annotated[Path | None, typer.Option(help="YAML file instead of the options above.", dir_okay=False)] = None,

@@ -1,6 +1,6 @@
 """`picker serve`: builds the parts and runs them. Read from top to bottom it is the way of a request.
 
-    Envoy -> ExtProcService -> Picker -> PromptReader -> decide -> View <- Feed <- Redis <- agents
+Envoy -> ExtProcService -> Picker -> PromptReader -> decide -> View <- Feed <- Redis <- agents
 """
 
 from __future__ import annotations

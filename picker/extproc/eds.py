@@ -15,8 +15,10 @@ from typing import Any
 import grpc
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.service.discovery.v3 import discovery_pb2
+from envoy.service.endpoint.v3 import eds_pb2
 
-SERVICE = "envoy.service.endpoint.v3.EndpointDiscoveryService"
+# Named by its descriptor, which reflection can only describe where it has been imported.
+SERVICE: str = eds_pb2.DESCRIPTOR.services_by_name["EndpointDiscoveryService"].full_name
 _TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 _POLL_S = 0.1
 

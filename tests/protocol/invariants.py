@@ -14,7 +14,16 @@ from picker.extproc.actions import (
 )
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Conversation, Settings
-from picker.extproc.events import BodyMode, Closed, Event, NotPicked, Picked, RequestBody, RequestHeaders, RequestTrailers
+from picker.extproc.events import (
+    BodyMode,
+    Closed,
+    Event,
+    NotPicked,
+    Picked,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+)
 
 SETTINGS = Settings(max_body_bytes=7)
 

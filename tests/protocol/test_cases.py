@@ -1,10 +1,11 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from picker.extproc.actions import SendRefusal, SendResponseHeadersContinue
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import TRANSITIONS, Conversation, Settings, State, cut
-from picker.extproc.events import RequestBody, RequestHeaders, ResponseHeaders, Picked
-from picker.extproc.actions import SendRefusal, SendResponseHeadersContinue
-from hypothesis import given, strategies as st
-
+from picker.extproc.events import Picked, RequestBody, RequestHeaders, ResponseHeaders
 from tests.protocol.cases import CASES, POST, TWO, Script
 
 SETTINGS = Settings(body_timeout_s=30.0, max_body_bytes=1 << 20)
@@ -24,7 +25,12 @@ def test_every_row_of_the_table_is_in_some_script() -> None:
         for at, event, _ in script:
             seen.add((conversation.state, type(event)))
             conversation.receive(event, at)
-    rare = {(State.HEADERS, "Closed"), (State.BODY, "Closed"), (State.PICK, "RequestTrailers"), (State.RESPONSE, "RequestTrailers")}
+    rare = {
+        (State.HEADERS, "Closed"),
+        (State.BODY, "Closed"),
+        (State.PICK, "RequestTrailers"),
+        (State.RESPONSE, "RequestTrailers"),
+    }
     missing = {(state, kind.__name__) for state, kind in TRANSITIONS if (state, kind) not in seen}
     assert missing == rare
 

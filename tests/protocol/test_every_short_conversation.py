@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from picker.extproc.conversation import Conversation
 from picker.extproc.events import (
     BodyMode,
@@ -16,7 +17,6 @@ from picker.extproc.events import (
     RequestTrailers,
     ResponseHeaders,
 )
-
 from tests.protocol.invariants import Judge
 
 HEADERS = {":method": "POST"}

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+
 from picker.extproc.actions import Action, Release, SendBodyPiece
 from picker.extproc.conversation import Conversation
 from picker.extproc.events import BodyMode, Closed, Event, Picked
-
 from tests.protocol.invariants import Broken, Judge
 from tests.protocol.test_every_short_conversation import conversations
 
