@@ -1,6 +1,6 @@
 """The step-time model of a worker: how long it is expected to take for what.
 
-An engine step that prefills `n` tokens behind a context of `c` while it decodes `r` requests of `x` context tokens takes
+An engine step that prefills `n` tokens behind a context of `c` and decodes `r` requests of `x` context tokens takes
 
     step_s + prefill_s_per_token * n + prefill_s_per_token2 * n * (c + n / 2)
            + decode_s_per_request * r + decode_s_per_context_token * x

@@ -166,15 +166,11 @@ def _table(figures: dict[str, Figures]) -> Table:
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row("requests", str(before.requests), str(after.requests))
     table.add_row("failures", str(before.failures), str(after.failures))
-    rows = (
-        ("prompt tokens from cache", f"{before.hit_ratio:.1%}", f"{after.hit_ratio:.1%}",
-         after.hit_ratio / max(1e-9, before.hit_ratio)),
-        ("TTFT mean", f"{before.ttft_mean_s:.3f} s", f"{after.ttft_mean_s:.3f} s", before.ttft_mean_s / after.ttft_mean_s),
-        ("TTFT p50", f"{before.ttft_p50_s:.3f} s", f"{after.ttft_p50_s:.3f} s", before.ttft_p50_s / after.ttft_p50_s),
-        ("TTFT p95", f"{before.ttft_p95_s:.3f} s", f"{after.ttft_p95_s:.3f} s", before.ttft_p95_s / after.ttft_p95_s),
-    )  # fmt: skip
-    for name, left, right, ratio in rows:
-        table.add_row(name, left, right, f"{ratio:.1f} x")
+    hits = after.hit_ratio / max(1e-9, before.hit_ratio)
+    table.add_row("prompt tokens from cache", f"{before.hit_ratio:.1%}", f"{after.hit_ratio:.1%}", f"{hits:.1f} x")
+    for name in ("mean", "p50", "p95"):
+        left, right = (getattr(one, f"ttft_{name}_s") for one in (before, after))
+        table.add_row(f"TTFT {name}", f"{left:.3f} s", f"{right:.3f} s", f"{left / right:.1f} x")
     for worker in sorted(before.requests_per_worker | after.requests_per_worker):
         counts = (one.requests_per_worker.get(worker, 0) for one in (before, after))
         table.add_row(f"requests on {worker}", *map(str, counts))

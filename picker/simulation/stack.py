@@ -215,11 +215,14 @@ async def _answers(url: str) -> bool:
             return False
 
 
+_EXTENSIONS = "type.googleapis.com/envoy.extensions.filters"
+
+
 def _round_robin(address: str, endpoints: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A listener and a cluster that balance as Envoy does when left alone."""
     route = {"cluster": "round-robin", "timeout": "0s"}
     manager = {
-        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "@type": f"{_EXTENSIONS}.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "round_robin",
         "route_config": {
             "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": route}]}]
@@ -227,7 +230,7 @@ def _round_robin(address: str, endpoints: Sequence[str]) -> tuple[dict[str, Any]
         "http_filters": [
             {
                 "name": "envoy.filters.http.router",
-                "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+                "typed_config": {"@type": f"{_EXTENSIONS}.http.router.v3.Router"},
             }
         ],
     }

@@ -73,7 +73,9 @@ CASES: dict[str, Script] = {
     "a large full-duplex body goes back in pieces of at most 62,000 bytes": [
         (0.0, RequestHeaders(POST, request_mode=FULL), [StartTimer(30.0)]),
         (0.1, RequestBody(BIG), [StartTimer(None), Pick(POST, BIG)]),
-        (0.2, Picked(TWO), [SendHeadersPick(TWO), SendBodyPiece(BIG[:62_000], False), SendBodyPiece(BIG[62_000:], True)]),
+        (0.2, Picked(TWO), [
+            SendHeadersPick(TWO), SendBodyPiece(BIG[:62_000], False), SendBodyPiece(BIG[62_000:], True),
+        ]),
     ],
     "trailers end a full-duplex body that had no last piece": [
         (0.0, RequestHeaders(POST, request_mode=FULL), [StartTimer(30.0)]),

@@ -38,12 +38,12 @@ def samples(mode: BodyMode) -> list[Event]:
 def conversations(mode: BodyMode, longest: int) -> list[list[Event]]:
     """All sequences; each `Picked` in one carries a placement of its own, as in reality."""
     kinds: list[Event | None] = [*samples(mode), None]
-    sequences = []
-    for length in range(1, longest + 1):
-        for kinds_in_order in itertools.product(kinds, repeat=length):
-            if sum(kind is None for kind in kinds_in_order) <= 1:  # one Pick, one answer
-                sequences.append([Picked(("a:1",), "p") if kind is None else kind for kind in kinds_in_order])
-    return sequences
+    orders = (order for length in range(1, longest + 1) for order in itertools.product(kinds, repeat=length))
+    return [
+        [kind or Picked(("a:1",), "p") for kind in order]
+        for order in orders
+        if order.count(None) <= 1  # one Pick has one answer
+    ]
 
 
 @pytest.mark.parametrize("mode", BodyMode)
