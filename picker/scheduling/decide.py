@@ -20,7 +20,7 @@ from picker.scheduling.policies.situation import Situation
 from picker.scheduling.request import SchedulingRequest
 
 if TYPE_CHECKING:
-    from random import Random
+    from random import Random  # noqa: TID251 - the type only
 
 FALLBACKS = 2
 """Endpoints after the first: as many as the shipped Envoy configurations retry."""
