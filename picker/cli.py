@@ -10,6 +10,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from picker import __version__
+from picker.commands.doctor import doctor
+from picker.commands.envoy import envoy
 from picker.config_files import ConfigError, load
 
 app = typer.Typer(
@@ -18,6 +20,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Endpoint picker for LLM workers behind Envoy: sends each request to the worker that has its prefix cached.",
 )
+
+
+app.command()(envoy)
+app.command()(doctor)
 
 
 @app.command()
@@ -32,12 +38,13 @@ def serve(
     from picker.redisview.connection import BadRedisUrl
     from picker.server import BadSetting, serve
     from picker.telemetry.log import configure
+    from picker.tls import BadCertificate
 
     try:
         settings = load(config, Config) if config else Config()
         configure(settings.log_format)
         uvloop.run(serve(settings))
-    except (ConfigError, BadSetting, BadTokenizer, BadRedisUrl, OSError) as error:
+    except (ConfigError, BadSetting, BadTokenizer, BadRedisUrl, BadCertificate, OSError) as error:
         _fail(str(error))
 
 
@@ -56,6 +63,7 @@ def agent(
 
         from picker.agent.config import AgentConfig, WorkerConfig
         from picker.agent.service import Agent
+        from picker.redisview.connection import BadRedisUrl
         from picker.telemetry.log import configure
     except ModuleNotFoundError as error:
         _fail(f"{error.name} is not installed; the agent's parts come with: pip install 'picker[agent]'")
@@ -67,10 +75,10 @@ def agent(
             if config
             else AgentConfig(redis=redis, pool=pool, workers=[WorkerConfig(url=url) for url in worker or ()])
         )
-    except ConfigError as error:
+        configure("console")
+        uvloop.run(Agent(settings).run())
+    except (ConfigError, BadRedisUrl) as error:
         _fail(str(error))
-    configure("console")
-    uvloop.run(Agent(settings).run())
 
 
 @app.command()

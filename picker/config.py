@@ -14,6 +14,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What one process holds and waits for at most.
 
     body_timeout_s: how long a request's body may take to arrive; then the client gets 408.
+    exchange_timeout_s: how long an exchange may take as a whole before its booking is given up.
     max_body_bytes: of one request; beyond it the client gets 413.
     max_held_bytes: of all requests together; beyond it clients get 429.
     max_streams: concurrent ext_proc streams, one for each request in flight.
@@ -22,6 +23,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     body_timeout_s: float = 30.0
+    exchange_timeout_s: float = 3600.0
     max_body_bytes: int = 64 << 20
     max_held_bytes: int = 1 << 30
     max_streams: int = 40_000
@@ -29,10 +31,32 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tokenize_budget_s: float = 1.0
 
 
+class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """TLS on the gRPC port.
+
+    cert, key: PEM files, read again when they change; without them a certificate is made at the start, which is what
+    gateways expect that encrypt but do not verify.
+    client_ca: PEM file; with it only clients with a certificate of that authority are served.
+    """
+
+    cert: str | None = None
+    key: str | None = None
+    client_ca: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("cert and key belong together; set both or neither")
+        if self.client_ca is not None and self.cert is None:
+            raise ValueError("client_ca needs cert and key")
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `picker serve`.
 
     listen: host:port for Envoy (ext_proc, EDS, access log), gRPC health and reflection.
+    health: host:port for gRPC health alone, in plain text, where probes use a port of its own; none by default.
+    tls: for `listen`; plain text by default.
     metrics: host:port for Prometheus.
     redis, pool: where agents publish, and under which name.
     policy: one of the names of `picker.scheduling.policies.POLICIES`.
@@ -40,11 +64,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tokenizers: for each model, the folder that holds its tokenizer.json and chat template. A model without one is
     matched by the prompt's text, against what this picker has placed itself.
     reveal_endpoint: tell clients in `x-picker-endpoint` who served them.
+    conformance: obey `test-epp-endpoint-selection` and tell `x-conformance-test-served-endpoint`, as the Gateway API
+    Inference Extension's conformance tests want it. Never in production: it lets clients choose the endpoint.
     stale_after_s: a worker whose agent is silent for so long is not picked.
     drain_s: after SIGTERM, how long streams in flight may take to end.
     """
 
     listen: str = "127.0.0.1:9002"
+    health: str | None = None
+    tls: Tls | None = None
     metrics: str = "127.0.0.1:9090"
     redis: str = "redis://127.0.0.1:6379"
     pool: str = "default"
@@ -52,6 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     worker_model: WorkerModel = WorkerModel()
     tokenizers: dict[str, str] = {}
     reveal_endpoint: bool = False
+    conformance: bool = False
     stale_after_s: float = 5.0
     drain_s: float = 60.0
     limits: Limits = Limits()

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import structlog
 
-from picker.config import Config
+from picker.config import Config, Tls
 from picker.debug.health import Health, add_reflection
 from picker.extproc import access_log, eds, service
 from picker.extproc.access_log import AccessLog, Outcome
@@ -32,6 +32,7 @@ from picker.redisview.connection import connect
 from picker.redisview.keys import Keys
 from picker.scheduling.policies import POLICIES
 from picker.telemetry.metrics import Metrics, Readings
+from picker.tls import credentials
 
 log = structlog.get_logger()
 
@@ -64,7 +65,12 @@ class Server:
         self._feed = Feed(connect(config.redis), Keys(config.pool), self._view)
         self._picker = Picker(config, self._view, PromptReader(tokenizers), self._metrics, self._is_blind)
         self._budget = ByteBudget(config.limits.max_held_bytes)
-        settings = Settings(config.limits.body_timeout_s, config.limits.max_body_bytes, config.reveal_endpoint)
+        settings = Settings(
+            body_timeout_s=config.limits.body_timeout_s,
+            exchange_timeout_s=config.limits.exchange_timeout_s,
+            max_body_bytes=config.limits.max_body_bytes,
+            reveal_header=_reveal_header(config),
+        )
         self._ext_proc = ExtProcService(self._picker, self._metrics, settings, self._budget)
         self._health = Health()
         self._stopping = asyncio.Event()
@@ -72,7 +78,12 @@ class Server:
     async def run(self) -> None:
         """Serves until told to stop. Raises OSError where a port is taken."""
         grpc_server = self._grpc_server()
-        await self._health.add_to(grpc_server)
+        health_server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        for server in (grpc_server, health_server):
+            await self._health.add_to(server)
+        if self._config.health:
+            _bind(health_server, self._config.health, None)
+        await health_server.start()
         stop_metrics = self._metrics.serve(*_host_and_port(self._config.metrics))
         await grpc_server.start()
         log.info("serving", listen=self._config.listen, metrics=self._config.metrics, pool=self._config.pool)
@@ -89,6 +100,7 @@ class Server:
             ]
             await self._stopping.wait()
             await self._drain(grpc_server)
+            await health_server.stop(0)
             for task in background:
                 task.cancel()
         self._picker.close()
@@ -115,8 +127,7 @@ class Server:
         )
         server.add_generic_rpc_handlers(handlers)
         add_reflection(server, (service.SERVICE, eds.SERVICE, access_log.SERVICE))
-        if server.add_insecure_port(self._config.listen) == 0:
-            raise OSError(f"cannot listen on {self._config.listen}")
+        _bind(server, self._config.listen, self._config.tls)
         return server
 
     async def _become_ready(self) -> None:
@@ -169,6 +180,23 @@ class Server:
             "dirty_slots": ("Workers whose prefixes do not count at the moment.", feed.dirty),
             "foreign_records": ("Undecodable data met in Redis.", feed.foreign),
         }
+
+
+def _bind(server: grpc.aio.Server, address: str, tls: Tls | None) -> None:
+    """Raises OSError, BadCertificate."""
+    try:
+        if tls:
+            server.add_secure_port(address, credentials(tls))
+        else:
+            server.add_insecure_port(address)
+    except RuntimeError:
+        raise OSError(f"cannot listen on {address}: the port is taken, or the address is not this machine's") from None
+
+
+def _reveal_header(config: Config) -> str:
+    if config.conformance:
+        return "x-conformance-test-served-endpoint"
+    return "x-picker-endpoint" if config.reveal_endpoint else ""
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -23,14 +23,17 @@ class SendHeadersPick:
 
 @dataclass(frozen=True, slots=True)
 class SendBodyPick:
-    """`request_body` answered with the pick and the body left as it is (BUFFERED modes)."""
+    """`request_body` answered with the pick (BUFFERED modes), and the body left as it is or replaced."""
 
     endpoints: tuple[str, ...]
+    new_body: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SendBodyContinue:
-    """`request_body` answered, body left as it is (STREAMED, or a piece after the pick)."""
+    """`request_body` answered (STREAMED, or a piece after the pick), and the piece left as it is or replaced."""
+
+    new_data: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,10 @@ class SendTrailersContinue:
 
 @dataclass(frozen=True, slots=True)
 class SendResponseHeadersContinue:
-    """`response_headers` answered; `reveal`, if not empty, tells the client which endpoint served it."""
+    """`response_headers` answered; `header`, if not empty, is added to tell the client which endpoint served it."""
 
-    reveal: str = ""
+    header: str = ""
+    served: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,15 @@ class SendResponseTrailersContinue:
 
 @dataclass(frozen=True, slots=True)
 class SendRefusal:
-    """`immediate_response`: the client gets this status and an error body, and no worker sees the request."""
+    """`immediate_response`: the client gets this status and an error body, and no worker sees the request.
+
+    `headers` are the request's: they tell in which dialect the client expects the error.
+    """
 
     status: int
     reason: str
     message: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,11 +81,15 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Bounds of a conversation. `reveal_endpoint`: tell the client, in a response header, who served it."""
+    """Bounds of a conversation: until the request's body is there, and until all is over.
+
+    `reveal_header`: the response header, if any, in which the client is told who served it.
+    """
 
     body_timeout_s: float = 30.0
+    exchange_timeout_s: float = 3600.0
     max_body_bytes: int = 64 << 20
-    reveal_endpoint: bool = False
+    reveal_header: str = ""
 
 
 class Conversation:
@@ -187,21 +191,23 @@ class Conversation:
 
     def _on_picked(self, event: Picked, now: float) -> _Result:
         self._placement = event.placement
-        return list(self._answer(event.endpoints)), State.RESPONSE
+        # A proxy that never says that it is over must not keep the books open for ever.
+        timer = StartTimer(now + self._settings.exchange_timeout_s)
+        return [timer, *self._answer(event)], State.RESPONSE
 
-    def _answer(self, endpoints: tuple[str, ...]) -> Iterator[Send]:
+    def _answer(self, picked: Picked) -> Iterator[Send]:
         pieces = self._drop_body()
         if self._mode in _BUFFERED and not self._asked_on_headers:
-            yield SendBodyPick(endpoints)
+            yield SendBodyPick(picked.endpoints, picked.new_body)
         else:
-            yield SendHeadersPick(endpoints)
-            yield from self._pass_on(pieces)
+            yield SendHeadersPick(picked.endpoints)
+            yield from self._pass_on(_replaced(pieces, picked.new_body))
         if self._trailers:
             yield SendTrailersContinue()
 
     def _pass_on(self, pieces: list[RequestBody]) -> Iterator[Send]:
         if self._mode is not BodyMode.FULL_DUPLEX:
-            yield from (SendBodyContinue() for _ in pieces)
+            yield from (SendBodyContinue(piece.data if piece.is_new else None) for piece in pieces)
         elif pieces:
             for data, is_last in cut(_joined(pieces)):
                 yield SendBodyPiece(data, is_last and pieces[-1].end_of_stream)
@@ -211,7 +217,7 @@ class Conversation:
 
     def _refuse(self, status: int, reason: str, message: str) -> _Result:
         self._drop_body()
-        return [StartTimer(None), SendRefusal(status, reason, message), Finish()], State.ENDED
+        return [StartTimer(None), SendRefusal(status, reason, message, self._headers), Finish()], State.ENDED
 
     def _drop_body(self) -> list[RequestBody]:
         pieces, self._pieces = self._pieces, []
@@ -234,7 +240,7 @@ class Conversation:
         actions: list[Action] = []
         if self._placement is not None:
             actions.append(FirstByte(self._placement, event.status, event.served))
-        actions.append(SendResponseHeadersContinue(event.served if self._settings.reveal_endpoint else ""))
+        actions.append(SendResponseHeadersContinue(self._settings.reveal_header if event.served else "", event.served))
         return actions, State.RESPONSE
 
     def _on_early_response(self, event: ResponseHeaders, now: float) -> _Result:
@@ -253,11 +259,15 @@ class Conversation:
 
     def _on_closed(self, event: Closed, now: float) -> _Result:
         self._drop_body()
+        return [StartTimer(None), *self._release()], State.ENDED
+
+    def _on_endless_exchange(self, event: DeadlinePassed, now: float) -> _Result:
+        # To close the stream in the response phase is no error for Envoy: it goes on without us.
+        return [*self._release(), Finish()], State.ENDED
+
+    def _release(self) -> list[Action]:
         placement, self._placement = self._placement, None
-        actions: list[Action] = [StartTimer(None)]
-        if placement is not None:
-            actions.append(Release(placement))
-        return actions, State.ENDED
+        return [] if placement is None else [Release(placement)]
 
     def _on_pick_too_late(self, event: Picked, now: float) -> _Result:
         return ([] if event.placement is None else [Release(event.placement)]), self.state
@@ -275,6 +285,17 @@ def _is_upgrade(headers: Mapping[str, str]) -> bool:
     if headers.get(":method") == "CONNECT":
         return True
     return headers.get("upgrade", "h2c").lower() != "h2c" and "content-length" not in headers
+
+
+def _replaced(pieces: list[RequestBody], new_body: bytes | None) -> list[RequestBody]:
+    """The pieces of another body: all of it in the first, the rest empty, so that each is still answered."""
+    if new_body is None or not pieces:
+        return pieces
+    first, *rest = pieces
+    return [
+        RequestBody(new_body, first.end_of_stream, is_new=True),
+        *(RequestBody(b"", piece.end_of_stream, is_new=True) for piece in rest),
+    ]
 
 
 def _joined(pieces: list[RequestBody]) -> bytes:
@@ -331,6 +352,7 @@ TRANSITIONS: Mapping[tuple[State, type[Event]], Row] = dict(
         _on(S.RESPONSE, ResponseHeaders, C._on_response_headers, S.RESPONSE),
         _on(S.RESPONSE, ResponseBody, C._on_response_body, S.RESPONSE),
         _on(S.RESPONSE, ResponseTrailers, C._on_response_trailers, S.RESPONSE),
+        _on(S.RESPONSE, DeadlinePassed, C._on_endless_exchange, S.ENDED),
         _on(S.RESPONSE, Closed, C._on_closed, S.ENDED),
         _on(S.ENDED, Picked, C._on_pick_too_late, S.ENDED),
     ]

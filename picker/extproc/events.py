@@ -37,10 +37,11 @@ class RequestHeaders:
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """`ProcessingRequest.request_body`: all of it (BUFFERED) or a piece (up to 1 MiB)."""
+    """`ProcessingRequest.request_body`: all of it (BUFFERED) or a piece (up to 1 MiB). `is_new`: replaced by us."""
 
     data: bytes = field(default=b"", repr=False)
     end_of_stream: bool = True
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,13 @@ class ResponseTrailers:
 class Picked:
     """The answer to a `Pick`. Without endpoints the proxy chooses for itself: we know no better.
 
-    `placement` is what `Release` gives back; the conversation does not look into it.
+    `placement` is what `Release` gives back; the conversation does not look into it. `new_body` takes the place of the
+    request's body, where a rule rewrites the model's name in it.
     """
 
     endpoints: tuple[str, ...]
     placement: Any = None
+    new_body: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,25 @@ from picker.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
+from picker.fleet.endpoints import canonical
 from picker.requests.errors import openai_error
 
 DESTINATION = "x-gateway-destination-endpoint"
 SUBSET = "x-gateway-destination-endpoint-subset"
 SERVED = "x-gateway-destination-endpoint-served"
-REVEALED = "x-picker-endpoint"
 REASON = "x-picker-reason"
+DROPPED = "x-llm-d-request-dropped-reason"
+STRIPPED = (
+    SUBSET,
+    SERVED,
+    REASON,
+    DROPPED,
+    "x-picker-endpoint",
+    "x-prefiller-host-port",
+    "x-encoder-hosts-ports",
+    "x-data-parallel-host-port",
+)
+"""Headers that choose hosts or speak for us: a client's copies never reach a worker."""
 _LB = "envoy.lb"
 _HINT = "envoy.lb.subset_hint"
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
@@ -60,11 +72,12 @@ def parse(data: bytes) -> Event:
 
 
 def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
-    config = message.protocol_config
+    config, announced = message.protocol_config, message.HasField("protocol_config")
     return RequestHeaders(
         headers=_headers(message.request_headers),
         end_of_stream=message.request_headers.end_of_stream,
-        request_mode=_MODES.get(config.request_body_mode, BodyMode.NONE),
+        # Data planes from before full duplex do not announce the mode; there the body comes buffered.
+        request_mode=_MODES.get(config.request_body_mode, BodyMode.NONE) if announced else BodyMode.BUFFERED,
         body_comes_unasked=config.send_body_without_waiting_for_header_response,
         response_mode=_MODES.get(config.response_body_mode, BodyMode.NONE),
         subset=_subset(message),
@@ -87,7 +100,10 @@ def _headers(message: pb.HttpHeaders) -> dict[str, str]:
 
 
 def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
-    """Only what the proxy itself says, in metadata; a client's header of this name means nothing."""
+    """Only what the proxy itself says, in metadata; a client's header of this name means nothing.
+
+    A hint is a restriction: one that is empty, or makes no sense, allows nobody.
+    """
     hints = message.metadata_context.filter_metadata
     if _HINT not in hints or SUBSET not in hints[_HINT].fields:
         return None
@@ -96,7 +112,7 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
         names = [item.string_value for item in value.list_value.values]
     else:
         names = value.string_value.split(",")
-    return frozenset(name.strip() for name in names if name.strip())
+    return frozenset(endpoint for name in names if (endpoint := canonical(name)) is not None)
 
 
 def _served(message: pb.ProcessingRequest) -> str:
@@ -132,7 +148,27 @@ def _(action: do.SendHeadersPick) -> bytes:
 
 @build.register
 def _(action: do.SendBodyPick) -> bytes:
-    return _body_pick(action.endpoints)
+    if action.new_body is None:
+        return _body_pick(action.endpoints)
+    common = _common(action.endpoints)
+    common.body_mutation.body = action.new_body
+    # Envoy 1.40 answers 500 where the length that it forwards is not that of the new body.
+    _set(common.header_mutation, "content-length", str(len(action.new_body)))
+    message = pb.ProcessingResponse(request_body=pb.BodyResponse(response=common))
+    return _with_metadata(message, action.endpoints)
+
+
+@build.register
+def _(action: do.SendBodyContinue) -> bytes:
+    if action.new_data is None:
+        return _CONSTANT[do.SendBodyContinue]
+    message = pb.ProcessingResponse()
+    mutation = message.request_body.response.body_mutation
+    if action.new_data:
+        mutation.body = action.new_data
+    else:
+        mutation.clear_body = True
+    return bytes(message.SerializeToString())
 
 
 @lru_cache(maxsize=4096)
@@ -149,6 +185,7 @@ def _body_pick(endpoints: tuple[str, ...]) -> bytes:
 
 def _common(endpoints: tuple[str, ...]) -> pb.CommonResponse:
     common = pb.CommonResponse()
+    common.header_mutation.remove_headers.extend(STRIPPED)
     if endpoints:
         _set(common.header_mutation, DESTINATION, ",".join(endpoints))
     else:
@@ -183,10 +220,10 @@ def _(action: do.SendResponseBodyPiece) -> bytes:
 
 @build.register
 def _(action: do.SendResponseHeadersContinue) -> bytes:
-    if not action.reveal:
+    if not action.header:
         return _CONSTANT[do.SendResponseHeadersContinue]
     message = pb.ProcessingResponse()
-    _set(message.response_headers.response.header_mutation, REVEALED, action.reveal)
+    _set(message.response_headers.response.header_mutation, action.header, action.served)
     return bytes(message.SerializeToString())
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from picker.fleet.endpoints import host_of
 from picker.fleet.index import PlacedBlocks, PrefixIndex, depths
 from picker.fleet.inflight import Booking, InFlight
 
@@ -188,8 +189,8 @@ class View:
         return self._mask("model", model, lambda facts: model in facts.models or model in facts.adapters)
 
     def within(self, subset: frozenset[str]) -> Bools:
-        """Slots whose endpoint is in this set."""
-        return self._mask("subset", subset, lambda facts: facts.endpoint in subset)
+        """Slots whose endpoint, or whose address at any port, is in this set of canonical spellings."""
+        return self._mask("subset", subset, lambda facts: facts.endpoint in subset or host_of(facts.endpoint) in subset)
 
     def base_and_adapter(self, model: str) -> tuple[str, str]:
         """The names under which a worker caches prompts for what a client calls `model`: its model, and adapter or "".
@@ -215,7 +216,11 @@ class View:
         """Books a request on a slot. `exact`: its chain is of token blocks, which events will announce."""
         awaited = exact and self._facts[slot].publishes_kv
         (self.speculative if awaited else self.approximate).place(slot, chain, now)
-        return self.inflight.book(slot, work_s, tokens, chain[-1] if awaited and chain else None, now)
+        if not awaited or not chain:
+            return self.inflight.book(slot, work_s, tokens, None, now)
+        if self.index.owners(chain[-1]) >> slot & 1:
+            return self.inflight.book_cached(slot, tokens, now)
+        return self.inflight.book(slot, work_s, tokens, chain[-1], now)
 
     def _owners(self, block: int) -> int:
         return self.index.owners(block) | self.speculative.owners(block) | self.approximate.owners(block)

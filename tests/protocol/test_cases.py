@@ -49,12 +49,12 @@ def test_bodies_that_wait_are_bounded_over_all_conversations() -> None:
 
 
 def test_the_served_endpoint_is_revealed_only_if_asked_for() -> None:
-    for reveal, expected in ((False, ""), (True, TWO[1])):
-        conversation = Conversation(Settings(reveal_endpoint=reveal), ByteBudget(1 << 20))
+    for header in ("", "x-picker-endpoint"):
+        conversation = Conversation(Settings(reveal_header=header), ByteBudget(1 << 20))
         conversation.receive(RequestHeaders({}, True), 0.0)
         conversation.receive(Picked(TWO, "p"), 0.0)
         actions = conversation.receive(ResponseHeaders(200, TWO[1]), 0.0)
-        assert actions[-1] == SendResponseHeadersContinue(expected)
+        assert actions[-1] == SendResponseHeadersContinue(header, TWO[1])
 
 
 @given(st.integers(0, 200_000))
