@@ -11,9 +11,11 @@ from random import Random
 
 import structlog
 
+from picker.attempts import Attempts
 from picker.config import Config
 from picker.extproc.actions import Pick
 from picker.extproc.events import NotPicked, Picked
+from picker.fleet.endpoints import canonical, host_of
 from picker.fleet.inflight import Booking
 from picker.fleet.view import View
 from picker.prompts.reader import LOAD_ONLY, PrefixChain, PromptReader
@@ -27,6 +29,7 @@ from picker.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
+_TEST_SELECTION = "test-epp-endpoint-selection"
 EXPECTED_OUTPUT_TOKENS = 256
 """Of a request that does not say; and no request is expected to use up a huge `max_tokens`."""
 
@@ -54,6 +57,8 @@ class Picker:
         self._limits = config.limits
         self._threads = ThreadPoolExecutor(config.limits.tokenizer_threads, "tokenizer")
         self._rng = Random()
+        self._conformance = config.conformance
+        self._attempts = Attempts()
         self._sequence = 0
 
     async def pick(self, wanted: Pick) -> Picked | NotPicked:
@@ -85,6 +90,8 @@ class Picker:
         if self._is_blind():
             self._metrics.passed("fleet-unread")
             return Picked(())
+        if self._conformance and (chosen := self._chosen_by_test(wanted)):
+            return Picked(chosen)
         try:
             request = _read(wanted)
         except BadRequest as error:
@@ -92,11 +99,9 @@ class Picker:
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
         # From here to the end nothing awaits: a decision is booked before the next one looks at the books.
-        return self._place(request, prefix, wanted.subset)
+        return self._place(wanted, request, prefix)
 
-    def _place(
-        self, request: InferenceRequest, prefix: PrefixChain, subset: frozenset[str] | None
-    ) -> Picked | NotPicked:
+    def _place(self, wanted: Pick, request: InferenceRequest, prefix: PrefixChain) -> Picked | NotPicked:
         scheduling = SchedulingRequest(
             sequence=self._sequence,
             model=request.model,
@@ -105,13 +110,15 @@ class Picker:
             chain=prefix.blocks,
             block_tokens=prefix.block_tokens,
             exact=prefix.exact,
-            subset=subset,
+            subset=wanted.subset,
+            avoid=self._attempts.tried(wanted.headers),
         )
         self._sequence += 1
         now = time.monotonic()
         decision = decide(scheduling, self._view, self._policy, self._model, now, self._rng)
         if isinstance(decision, Refused):
             return self._refuse(STATUS[decision.reason], decision.reason, MESSAGE[decision.reason])
+        self._attempts.note(wanted.headers, decision.endpoints[0])
         return self._book(scheduling, decision, prefix, now)
 
     def _book(self, request: SchedulingRequest, decision: Routed, prefix: PrefixChain, now: float) -> Picked:
@@ -131,6 +138,11 @@ class Picker:
                 return await loop.run_in_executor(self._threads, self._reader.read, *arguments)
         except TimeoutError:
             return LOAD_ONLY
+
+    def _chosen_by_test(self, wanted: Pick) -> tuple[str, ...]:
+        addresses = wanted.headers.get(_TEST_SELECTION, "").split(",")
+        hosts = {host for address in addresses if (host := canonical(address)) is not None}
+        return tuple(e for e in self._view.usable_endpoints() if e in hosts or host_of(e) in hosts)
 
     def _refuse(self, status: int, reason: str, message: str) -> NotPicked:
         self._metrics.refused(reason)

@@ -1,4 +1,4 @@
-"""TLS for the gRPC port: certificates from files that may change, or made on the spot; clients' certificates if wanted."""
+"""TLS for the gRPC port: certificates from files that may change or made on the spot, clients' ones if wanted."""
 
 from __future__ import annotations
 

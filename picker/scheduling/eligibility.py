@@ -54,4 +54,5 @@ def eligible(request: SchedulingRequest, view: View) -> Bools | Refused:
         excluded[name] = int(np.count_nonzero(before)) - int(np.count_nonzero(left))
         if not left.any():
             return Refused(reason, excluded)
-    return left
+    others = left & ~view.within(request.avoid) if request.avoid else left
+    return others if others.any() else left

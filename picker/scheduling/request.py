@@ -13,6 +13,7 @@ class SchedulingRequest:
     `model` is None where the client named none (a GET, an unknown path): any worker will do. `chain` holds the
     prompt's index blocks and `block_tokens` what one of them stands for; `exact` says that they are of tokens, as
     engines announce them, and not of text. `subset` is the proxy's own restriction to endpoints; None is none.
+    `avoid` holds endpoints that have failed this request; they are taken only where there are no others.
     `sequence` numbers the requests of this process, from 0.
     """
 
@@ -24,3 +25,4 @@ class SchedulingRequest:
     block_tokens: int = 64
     exact: bool = True
     subset: frozenset[str] | None = None
+    avoid: frozenset[str] = frozenset()
