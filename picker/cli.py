@@ -29,6 +29,9 @@ app.command()(doctor)
 @app.command()
 def serve(
     config: Annotated[Path | None, typer.Option(help="YAML file; every setting has a default.", dir_okay=False)] = None,
+    processes: Annotated[
+        int, typer.Option(help="Run so many pickers; number i listens on each port plus i.", min=1, max=64)
+    ] = 1,
 ) -> None:
     """Run the picker: Envoy's ext_proc, endpoint discovery and access-log services on one gRPC port."""
     import uvloop
@@ -37,13 +40,14 @@ def serve(
     from picker.prompts.tokenizer import BadTokenizer
     from picker.redisview.connection import BadRedisUrl
     from picker.server import BadSetting, serve
+    from picker.supervisor import supervise
     from picker.telemetry.log import configure
     from picker.tls import BadCertificate
 
     try:
         settings = load(config, Config) if config else Config()
         configure(settings.log_format)
-        uvloop.run(serve(settings))
+        uvloop.run(serve(settings) if processes == 1 else supervise(settings, processes))
     except (ConfigError, BadSetting, BadTokenizer, BadRedisUrl, BadCertificate, OSError) as error:
         _fail(str(error))
 

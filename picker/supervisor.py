@@ -1,0 +1,93 @@
+"""`picker serve --processes N`: N pickers, one port each, started again when one dies.
+
+Envoy opens one connection for each of its threads to each endpoint, so processes that share a port are not spread;
+N endpoints are. Process number i listens on each configured port plus i.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+import structlog
+import yaml
+
+from picker.config import Config
+
+log = structlog.get_logger()
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_SETTLED_AFTER_S = 10.0
+
+
+def config_of(config: Config, number: int) -> Config:
+    """The configuration of process `number`: the same, with its ports counted up."""
+    return msgspec.structs.replace(
+        config,
+        listen=_plus(config.listen, number),
+        metrics=_plus(config.metrics, number),
+        health=_plus(config.health, number) if config.health else None,
+    )
+
+
+async def supervise(config: Config, processes: int) -> None:
+    """Runs them until SIGTERM or SIGINT, which is handed on; returns when all have drained."""
+    stopping = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
+    with tempfile.TemporaryDirectory(prefix="picker-") as folder:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(processes):
+                path = Path(folder) / f"{number}.yaml"
+                path.touch(mode=0o600)
+                path.write_text(yaml.safe_dump(msgspec.to_builtins(config_of(config, number))))
+                tasks.create_task(_keep_running(path, number, stopping), name=f"picker-{number}")
+
+
+async def _keep_running(config: Path, number: int, stopping: asyncio.Event) -> None:
+    pause_s = _FIRST_PAUSE_S
+    while not stopping.is_set():
+        started = time.monotonic()
+        code = await _run_once(config, stopping)
+        if stopping.is_set():
+            return
+        pause_s = (
+            _FIRST_PAUSE_S if time.monotonic() - started > _SETTLED_AFTER_S else min(2 * pause_s, _LONGEST_PAUSE_S)
+        )
+        log.warning("picker process ended, starting it again", process=number, exit_code=code, in_s=pause_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), pause_s)
+
+
+async def _run_once(config: Path, stopping: asyncio.Event) -> int:
+    command = (sys.executable, "-m", "picker", "serve", "--config", str(config))
+    # A session of its own: Ctrl-C reaches it through us, once.
+    process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+    async with asyncio.TaskGroup() as tasks:
+        hand_on = tasks.create_task(_stop(process, stopping), name="stop")
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            process.kill()
+            raise
+        hand_on.cancel()
+    return code
+
+
+async def _stop(process: asyncio.subprocess.Process, stopping: asyncio.Event) -> None:
+    await stopping.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGTERM)
+
+
+def _plus(address: str, number: int) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + number}"
