@@ -63,12 +63,15 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """Raises Foreign."""
         try:
             return msgspec.json.decode(data, type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # A text that is not UTF-8 or nests too deep raises the other two.
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Foreign(f"worker record: {error}") from None
 
 
 _LOAD = struct.Struct("<BQIIHHQfffQIQ")
-_U16, _U32, _U64 = 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+_U16, _U32 = 0xFFFF, 0xFFFFFFFF
+_LARGEST_COUNT = 2**63 - 1
+"""Of tokens: what the arrays of a view can hold."""
 _LARGEST_RATE = 1e12
 
 
@@ -103,7 +106,7 @@ class LoadRecord:
             self.facts & _U32,
             _clamped(self.running, _U16),
             _clamped(self.waiting, _U16),
-            _clamped(self.waiting_tokens, _U64),
+            _clamped(self.waiting_tokens, _LARGEST_COUNT),
             _measured(self.kv_used),
             _measured(self.prefill_tokens_per_s),
             _measured(self.decode_tokens_per_s),
@@ -122,6 +125,8 @@ class LoadRecord:
             0 <= value < math.inf for value in (load.kv_used, load.prefill_tokens_per_s, load.decode_tokens_per_s)
         ):
             raise Foreign("load record with a share or rate that is no finite number")
+        if load.waiting_tokens > _LARGEST_COUNT:
+            raise Foreign("load record with more waiting tokens than there can be")
         return load
 
 

@@ -35,7 +35,7 @@ LOADS = st.builds(
     facts=st.integers(0, 2**32 - 1),
     running=st.integers(0, 65535),
     waiting=st.integers(0, 65535),
-    waiting_tokens=U64,
+    waiting_tokens=st.integers(0, 2**63 - 1),
     kv_used=st.floats(0, 1, width=32),
     prefill_tokens_per_s=st.floats(0, 1e9, width=32),
     decode_tokens_per_s=st.floats(0, 1e9, width=32),
@@ -132,6 +132,19 @@ def test_a_load_that_is_no_finite_number_is_foreign() -> None:
     packed[29:33] = b"\x00\x00\xc0\x7f"  # kv_used = NaN
     with pytest.raises(Foreign):
         LoadRecord.unpack(bytes(packed))
+
+
+def test_more_waiting_tokens_than_a_view_can_hold_are_written_as_the_most_and_read_as_foreign() -> None:
+    packed = bytearray(LoadRecord(1, 1, 1, waiting_tokens=2**64).pack())
+    assert LoadRecord.unpack(bytes(packed)).waiting_tokens == 2**63 - 1
+    packed[21:29] = b"\xff" * 8
+    with pytest.raises(Foreign):
+        LoadRecord.unpack(bytes(packed))
+
+
+def test_a_worker_record_that_nests_too_deep_is_foreign() -> None:
+    with pytest.raises(Foreign):
+        WorkerRecord.unpack(b'{"x":' + b"[" * 100_000)
 
 
 @given(st.lists(U64, max_size=30))
