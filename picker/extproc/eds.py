@@ -8,7 +8,6 @@ endpoints that it still knows.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,6 +15,8 @@ import grpc
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 from envoy.service.endpoint.v3 import eds_pb2
+
+from picker.fleet.endpoints import canonical
 
 # Named by its descriptor, which reflection can only describe where it has been imported.
 SERVICE: str = eds_pb2.DESCRIPTOR.services_by_name["EndpointDiscoveryService"].full_name
@@ -73,18 +74,9 @@ def _assignment(name: str, endpoints: tuple[str, ...]) -> endpoint_pb2.ClusterLo
     assignment = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
     locality = assignment.endpoints.add()
     for endpoint in endpoints:
-        host, _, port = endpoint.rpartition(":")
-        if not is_address(host) or not port.isdecimal():
-            continue  # Envoy refuses the whole list for one host name
+        host, _, port = (canonical(endpoint) or "").rpartition(":")
+        if not port.isdecimal():
+            continue  # Envoy refuses the whole list for one host name, or one port that is none
         address = locality.lb_endpoints.add().endpoint.address.socket_address
         address.address, address.port_value = host.strip("[]"), int(port)
     return assignment
-
-
-def is_address(host: str) -> bool:
-    """Whether this is an IP address, as EDS needs it; IPv6 in brackets."""
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True

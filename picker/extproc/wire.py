@@ -86,7 +86,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     status = _headers(message.response_headers).get(":status", "")
-    return ResponseHeaders(int(status) if status.isdecimal() else 0, _served(message))
+    return ResponseHeaders(int(status) if len(status) == 3 and status.isdecimal() else 0, _served(message))
 
 
 def _headers(message: pb.HttpHeaders) -> dict[str, str]:

@@ -15,7 +15,7 @@ def canonical(text: str) -> str | None:
         return host
     host_text, _, port = text.rpartition(":")
     host = _host(host_text)
-    if host is None or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+    if host is None or not (port.isascii() and port.isdecimal() and len(port) <= 5) or not 0 < int(port) < 65536:
         return None
     return f"{host}:{int(port)}"
 

@@ -41,7 +41,7 @@ class InFlight:
         self.prefill_s = np.zeros(capacity)
         """Predicted prefill seconds of bookings that have no first token yet."""
         self.progress_at = np.zeros(capacity)
-        """When a slot last gave a first token, or began to owe one."""
+        """When a slot last gave a first token, saw a request end without one, or began to owe one."""
         self._window_s = np.zeros(capacity)
         self._window_at = np.zeros(capacity)
         self._observed_s = np.zeros(capacity)
@@ -76,6 +76,16 @@ class InFlight:
         self._window_at[slot] = now
         if last_block is not None:
             self._waiting.setdefault((slot, last_block), []).append(booking)
+        return booking
+
+    def book_cached(self, slot: int, prompt_tokens: int, now: float) -> Booking:
+        """A request whose prompt the slot holds whole.
+
+        Engines announce a block once, so nothing will say that its prefill is done; waiting for its end instead would
+        make the worker look stuck. It owes less than a block's work, which counts as none.
+        """
+        booking = self.book(slot, 0.0, prompt_tokens, None, now)
+        booking.has_first_token = True
         return booking
 
     def announced(self, slot: int, block: int, now: float) -> None:

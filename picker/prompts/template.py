@@ -35,7 +35,7 @@ class ChatTemplate:
         except TemplateError as error:
             raise CannotRender(f"chat template does not compile: {error}") from None
 
-    def render(self, messages: Sequence[dict[str, Any]], **variables: Any) -> str:
+    def render(self, messages: Sequence[dict[str, Any]], /, **variables: Any) -> str:
         """The prompt's text. Raises CannotRender for whatever the template cannot make sense of."""
         variables.setdefault("add_generation_prompt", True)
         try:
