@@ -148,9 +148,10 @@ class Conversation:
     def _on_body(self, event: RequestBody, now: float) -> _Result:
         if refusal := self._hold(event):
             return refusal
-        if not event.end_of_stream and self._mode is not BodyMode.BUFFERED_PARTIAL:
+        if not event.end_of_stream and self._mode not in _BUFFERED:
             return [], State.BODY
-        self._is_whole = event.end_of_stream
+        # A whole body that trailers follow does not end the stream.
+        self._is_whole = event.end_of_stream or self._mode is BodyMode.BUFFERED
         return self._ask_with_body()
 
     def _hold(self, event: RequestBody) -> _Result | None:
