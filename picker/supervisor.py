@@ -69,8 +69,7 @@ async def _keep_running(config: Path, number: int, stopping: asyncio.Event) -> N
 
 async def _run_once(config: Path, stopping: asyncio.Event) -> int:
     command = (sys.executable, "-m", "picker", "serve", "--config", str(config))
-    # A session of its own: Ctrl-C reaches it through us, once.
-    process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+    process = await asyncio.create_subprocess_exec(*command)
     async with asyncio.TaskGroup() as tasks:
         hand_on = tasks.create_task(_stop(process, stopping), name="stop")
         try:

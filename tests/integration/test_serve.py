@@ -1,0 +1,183 @@
+"""`picker serve` as a process: TLS, ports, supervision, what it says when it cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from picker.config import Tls
+from picker.simulation.process import Process, free_ports
+from picker.tls import _self_signed
+
+from tests.integration.traffic import until
+
+Check = Callable[[], Awaitable[bool]]
+
+
+def config(folder: Path, **settings: object) -> tuple[Path, list[int]]:
+    ports = sorted(free_ports(9))[::3]  # not next to one another: processes count up from them
+    path = folder / "picker.yaml"
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(("listen", "metrics", "health"), ports, strict=True)}
+    path.write_text(yaml.safe_dump({**addresses, "redis": "redis://127.0.0.1:1", "drain_s": 1.0, **settings}))
+    return path, ports
+
+
+def serve(folder: Path, path: Path, *more: str) -> Process:
+    process = Process("picker", [sys.executable, "-m", "picker", "serve", "--config", str(path), *more], folder / "log")
+    process.start()
+    return process
+
+
+async def health(channel: grpc.aio.Channel, service: str = "liveness") -> int | None:
+    try:
+        reply = await health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(service=service), timeout=2, wait_for_ready=False
+        )
+    except grpc.aio.AioRpcError:
+        return None
+    return reply.status
+
+
+def is_alive(port: int, credentials: grpc.ChannelCredentials | None = None) -> Check:
+    async def check() -> bool:
+        address = f"localhost:{port}"
+        channel = grpc.aio.secure_channel(address, credentials) if credentials else grpc.aio.insecure_channel(address)
+        async with channel:
+            return await health(channel) == health_pb2.HealthCheckResponse.SERVING
+
+    return check
+
+
+def write_pair(folder: Path) -> tuple[bytes, bytes]:
+    key, cert = _self_signed()
+    (folder / "tls.key").write_bytes(key)
+    (folder / "tls.crt").write_bytes(cert)
+    return key, cert
+
+
+async def test_tls_without_files_offers_http2_by_alpn(tmp_path: Path) -> None:
+    path, ports = config(tmp_path, tls={})
+    process = serve(tmp_path, path)
+    try:
+        await process.wait_until(is_alive(ports[2]))
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        _, writer = await asyncio.open_connection("127.0.0.1", ports[0], ssl=context)
+        assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
+        writer.transport.abort()
+        assert not await is_alive(ports[0])()
+    finally:
+        process.kill()
+
+
+async def test_a_new_certificate_is_taken_without_a_restart(tmp_path: Path) -> None:
+    _, old = write_pair(tmp_path)
+    path, ports = config(tmp_path, tls={"cert": str(tmp_path / "tls.crt"), "key": str(tmp_path / "tls.key")})
+    process = serve(tmp_path, path)
+    try:
+        await process.wait_until(is_alive(ports[0], grpc.ssl_channel_credentials(old)))
+        _, new = write_pair(tmp_path)
+        await until(is_alive(ports[0], grpc.ssl_channel_credentials(new)))
+    finally:
+        process.kill()
+
+
+async def test_with_a_client_authority_only_its_clients_are_served(tmp_path: Path) -> None:
+    key, cert = write_pair(tmp_path)
+    files = {
+        "cert": str(tmp_path / "tls.crt"),
+        "key": str(tmp_path / "tls.key"),
+        "client_ca": str(tmp_path / "tls.crt"),
+    }
+    path, ports = config(tmp_path, tls=files)
+    process = serve(tmp_path, path)
+    try:
+        await process.wait_until(is_alive(ports[0], grpc.ssl_channel_credentials(cert, key, cert)))
+        assert not await is_alive(ports[0], grpc.ssl_channel_credentials(cert))()
+    finally:
+        process.kill()
+
+
+async def test_a_picker_without_redis_is_alive_and_in_time_ready(tmp_path: Path) -> None:
+    path, ports = config(tmp_path)
+    process = serve(tmp_path, path)
+    try:
+        await process.wait_until(is_alive(ports[0]))
+        async with grpc.aio.insecure_channel(f"localhost:{ports[0]}") as channel:
+            assert await health(channel, "readiness") == health_pb2.HealthCheckResponse.NOT_SERVING
+
+            async def ready() -> bool:
+                return await health(channel, "readiness") == health_pb2.HealthCheckResponse.SERVING
+
+            await until(ready)
+    finally:
+        process.kill()
+
+
+async def test_processes_have_ports_of_their_own_and_are_started_again(tmp_path: Path) -> None:
+    path, ports = config(tmp_path)
+    process = serve(tmp_path, path, "--processes", "2")
+    try:
+        for port in (ports[0], ports[0] + 1):
+            await process.wait_until(is_alive(port))
+        victim = _children(process.pid)[0]
+        os.kill(victim, signal.SIGKILL)
+        await until(lambda: _is_replaced(process.pid, victim))
+        for port in (ports[0], ports[0] + 1):
+            await until(is_alive(port))
+        children = _children(process.pid)
+        await process.stop(grace_s=20)
+        assert not any(Path(f"/proc/{child}").exists() for child in children)
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"polcy": "random"}, "polcy is not a setting; did you mean policy"),
+        ({"policy": "nope"}, "'nope' is not a policy; there are expected-delay"),
+        ({"redis": "http://x"}, "is not a Redis URL"),
+        ({"tokenizers": {"m": "/nowhere"}}, "/nowhere/tokenizer.json does not exist"),
+        ({"tls": {"cert": "x"}}, "cert and key belong together"),
+        ({"tls": {"cert": "/nowhere", "key": "/nowhere"}}, "/nowhere cannot be read"),
+        ({"listen": "203.0.113.1:1"}, "cannot listen on 203.0.113.1:1"),
+    ],
+)
+async def test_what_cannot_start_says_why(tmp_path: Path, settings: dict[str, object], expected: str) -> None:
+    path, _ = config(tmp_path, **settings)
+    process = serve(tmp_path, path)
+    try:
+
+        async def ended() -> bool:
+            return not process.is_running
+
+        await until(ended)
+        assert expected in process.log.read_text()
+        assert "Traceback" not in process.log.read_text()
+    finally:
+        process.kill()
+
+
+def test_half_a_pair_is_no_tls() -> None:
+    with pytest.raises(ValueError, match="belong together"):
+        Tls(key="x")
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def _is_replaced(pid: int, victim: int) -> bool:
+    children = _children(pid)
+    return len(children) == 2 and victim not in children
