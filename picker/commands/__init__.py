@@ -1,0 +1,1 @@
+"""Subcommands that are too big to stand in `picker.cli`."""
