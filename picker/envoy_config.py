@@ -30,18 +30,18 @@ def load(name: str, *, listen: str = LISTEN, admin: str = ADMIN, picker: str = P
 def text(name: str, *, listen: str = LISTEN, admin: str = ADMIN, picker: str = PICKER) -> str:
     """The file `name`, comments and all, with these host:port addresses in place of the defaults.
 
-    The picker may have a host name; it is then looked up in DNS. Raises BadAddress, and FileNotFoundError for a name
-    that is not shipped.
+    The picker may be several, with commas between: one for each process. One with a host name is looked up in DNS.
+    Raises BadAddress, and FileNotFoundError for a name that is not shipped.
     """
-    changes: dict[str, str] = {}
-    for option, default, address in (("listen", LISTEN, listen), ("admin", ADMIN, admin), ("picker", PICKER, picker)):
-        host, port = _split(option, address)
-        changes[_socket_address(*_split(option, default))] = _socket_address(host, port)
-        if not _is_ip(host):
-            if option != "picker":
-                raise BadAddress(f"{option}: {host!r} is a name; Envoy listens on IP addresses only")
-            # The picker's cluster is the only static one.
-            changes["type: STATIC"] = "type: STRICT_DNS"
+    pickers = [_split("picker", address) for address in picker.split(",")]
+    changes = {
+        _socket_address(*_split("listen", LISTEN)): _socket_address(*_split_ip("listen", listen)),
+        _socket_address(*_split("admin", ADMIN)): _socket_address(*_split_ip("admin", admin)),
+        _endpoint(*_split("picker", PICKER)): "".join(_endpoint(host, port) for host, port in pickers),
+    }
+    if not all(_is_ip(host) for host, _ in pickers):
+        # The picker's cluster is the only static one.
+        changes["type: STATIC"] = "type: STRICT_DNS"
     # In one pass: what is put in may look like another default.
     return re.sub("|".join(map(re.escape, changes)), lambda found: changes[found[0]], _path(name).read_text())
 
@@ -67,6 +67,13 @@ def _split(option: str, address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def _split_ip(option: str, address: str) -> tuple[str, int]:
+    host, port = _split(option, address)
+    if not _is_ip(host):
+        raise BadAddress(f"{option}: {host!r} is a name; Envoy listens on IP addresses only")
+    return host, port
+
+
 def _is_ip(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
@@ -79,3 +86,8 @@ def _socket_address(host: str, port: int) -> str:
     # A colon would end a plain scalar here.
     shown = f'"{host}"' if ":" in host else host
     return f"{{address: {shown}, port_value: {port}}}"
+
+
+def _endpoint(host: str, port: int) -> str:
+    """The line of an endpoint in a cluster."""
+    return f"        - endpoint: {{address: {{socket_address: {_socket_address(host, port)}}}}}\n"

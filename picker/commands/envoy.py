@@ -14,7 +14,9 @@ def envoy(
     name: Annotated[str, typer.Argument(help="Which one; --list shows them.")] = envoy_config.NAMES[0],
     listen: Annotated[str, typer.Option(help="Where clients come in, as IP:PORT.")] = envoy_config.LISTEN,
     admin: Annotated[str, typer.Option(help="Envoy's admin interface, as IP:PORT.")] = envoy_config.ADMIN,
-    picker: Annotated[str, typer.Option(help="Where the picker listens, as HOST:PORT.")] = envoy_config.PICKER,
+    picker: Annotated[
+        str, typer.Option(help="Where the picker listens, as HOST:PORT; of several processes all, with commas between.")
+    ] = envoy_config.PICKER,
     output: Annotated[Path | None, typer.Option(help="Write it here instead of printing it.", dir_okay=False)] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the configurations.")] = False,
 ) -> None:

@@ -34,7 +34,15 @@ def test_a_picker_with_a_name_is_looked_up(name: str) -> None:
     assert [cluster["type"] for cluster in clusters if cluster["name"] == "picker"] == ["STRICT_DNS"]
 
 
-@pytest.mark.parametrize("address", ["", "9002", "a:", "a:b", "a:0", "a:70000", "a}:1", "a b:1"])
+def test_each_process_of_a_picker_is_an_endpoint() -> None:
+    both = "10.0.0.7:9002,[fd00::7]:9003"
+    *_, cluster = envoy_config.load("full-duplex", picker=both)["static_resources"]["clusters"]
+    endpoints = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    addresses = [one["endpoint"]["address"]["socket_address"] for one in endpoints]
+    assert addresses == [{"address": "10.0.0.7", "port_value": 9002}, {"address": "fd00::7", "port_value": 9003}]
+
+
+@pytest.mark.parametrize("address", ["", "a:1,", "9002", "a:", "a:b", "a:0", "a:70000", "a}:1", "a b:1"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(envoy_config.BadAddress, match="picker: "):
         envoy_config.text("fail-open", picker=address)
