@@ -74,9 +74,8 @@ class Picker:
             self._metrics.pick_seconds.observe(time.monotonic() - started)
 
     def first_byte(self, placement: Placement) -> None:
-        """A worker has begun to answer: engines that do not announce blocks give no better sign of a first token."""
-        if placement.booking.last_block is None:
-            self._view.inflight.first_token(placement.booking, time.monotonic())
+        """A worker has begun to answer. When its first token came does not follow: see `InFlight.book_unseen`."""
+        self._metrics.answer_seconds.observe(time.monotonic() - placement.booking.placed_at)
 
     def release(self, placement: Placement) -> None:
         """The exchange is over."""

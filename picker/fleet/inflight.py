@@ -47,6 +47,7 @@ class InFlight:
         self._observed_s = np.zeros(capacity)
         self._predicted_s = np.zeros(capacity)
         self._waiting: dict[tuple[int, int], list[Booking]] = {}
+        self._unseen: dict[int, dict[Booking, None]] = {}
 
     def __repr__(self) -> str:
         return f"<InFlight {int(self.requests.sum())} requests, {self.prefill_s.sum():.1f} s of prefill>"
@@ -87,6 +88,27 @@ class InFlight:
         booking = self.book(slot, 0.0, prompt_tokens, None, now)
         booking.has_first_token = True
         return booking
+
+    def book_unseen(self, slot: int, work_s: float, prompt_tokens: int, now: float) -> Booking:
+        """A request whose first token nothing will show; it is taken to come when it is due by prediction.
+
+        The head of the response is no sign of it: engines send that before the first token of a stream, and after the
+        last one of any other answer.
+        """
+        booking = self.book(slot, work_s, prompt_tokens, None, now)
+        self._unseen.setdefault(slot, {})[booking] = None
+        return booking
+
+    def elapse(self, now: float) -> None:
+        """Unseen first tokens that are due have come, one after the other; to be called a few times a second."""
+        speed = self.speed()
+        for slot, unseen in list(self._unseen.items()):
+            while unseen:
+                first = next(iter(unseen))
+                due = max(float(self.progress_at[slot]), first.placed_at) + float(speed[slot]) * first.work_s
+                if due > now:
+                    break
+                self._settle(first, due)
 
     def announced(self, slot: int, block: int, now: float) -> None:
         """A worker has announced this block: prompts that end in it have been prefilled."""
@@ -137,14 +159,21 @@ class InFlight:
         # Sums of floats leave dust behind; less than a microsecond of work is none.
         rest = self.prefill_s[slot] - booking.work_s
         self.prefill_s[slot] = rest if rest > 1e-6 else 0.0
-        self.progress_at[slot] = now
+        self.progress_at[slot] = max(now, self.progress_at[slot])
         if booking.last_block is None:
+            self._forget_unseen(booking)
             return
         key = (slot, booking.last_block)
         waiting = self._waiting[key]
         waiting.remove(booking)
         if not waiting:
             del self._waiting[key]
+
+    def _forget_unseen(self, booking: Booking) -> None:
+        unseen = self._unseen.get(booking.slot, {})
+        unseen.pop(booking, None)
+        if not unseen:
+            self._unseen.pop(booking.slot, None)
 
     def _calibrate(self, slot: int, predicted_s: float, observed_s: float) -> None:
         self._observed_s[slot] = self._observed_s[slot] * _CALIBRATION_DECAY + observed_s

@@ -146,6 +146,7 @@ class View:
 
     def sweep(self, now: float) -> None:
         """Bounded clean-up; to be called a few times a second."""
+        self.inflight.elapse(now)
         self.speculative.expire(now)
         self.approximate.expire(now)
         if self._retired and self.index.forget(self._retired[0], _SWEEP_BLOCKS):
@@ -217,7 +218,7 @@ class View:
         awaited = exact and self._facts[slot].publishes_kv
         (self.speculative if awaited else self.approximate).place(slot, chain, now)
         if not awaited or not chain:
-            return self.inflight.book(slot, work_s, tokens, None, now)
+            return self.inflight.book_unseen(slot, work_s, tokens, now)
         if self.index.owners(chain[-1]) >> slot & 1:
             return self.inflight.book_cached(slot, tokens, now)
         return self.inflight.book(slot, work_s, tokens, chain[-1], now)

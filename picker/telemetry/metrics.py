@@ -14,6 +14,7 @@ Readings = Mapping[str, tuple[str, float]]
 """Gauge name -> (help, value)."""
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_ANSWER_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _OTHER = "other"
 _MOST_MODELS = 100
 
@@ -35,6 +36,10 @@ class Metrics:
         self.pick_seconds = Histogram(
             "picker_pick_seconds", "Time from a request's last byte to its verdict.", registry=self.registry,
             buckets=_SECONDS,
+        )  # fmt: skip
+        self.answer_seconds = Histogram(
+            "picker_answer_seconds", "Time from a pick to the head of its response.", registry=self.registry,
+            buckets=_ANSWER_SECONDS,
         )  # fmt: skip
         self._rung = {rung: self._rungs.labels(rung.value) for rung in Rung}
         self._models: set[str] = set()

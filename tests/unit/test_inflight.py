@@ -15,6 +15,8 @@ steps = st.one_of(
     ),
     st.tuples(st.sampled_from(["first_token", "release"]), st.integers(0, 30)),
     st.tuples(st.just("announced"), slots, st.integers(0, 2)),
+    st.tuples(st.just("book_unseen"), slots, st.floats(0, 3), st.integers(0, 10**7)),
+    st.tuples(st.just("elapse")),
     st.tuples(st.just("grow")),
 )
 
@@ -38,6 +40,10 @@ def test_books_are_the_sum_of_open_bookings_and_return_to_zero(script: list[tupl
         match step:
             case ("book", int(slot), float(work_s), int(tokens), last):
                 bookings.append(books.book(slot, work_s, tokens, last, now))  # type: ignore[arg-type]
+            case ("book_unseen", int(slot), float(work_s), int(tokens)):
+                bookings.append(books.book_unseen(slot, work_s, tokens, now))
+            case ("elapse",):
+                books.elapse(now)
             case ("first_token", int(number)) if bookings:
                 books.first_token(bookings[number % len(bookings)], now)
             case ("release", int(number)) if bookings:
@@ -120,6 +126,36 @@ def test_one_observation_moves_a_speed_only_a_little() -> None:
     books.first_token(books.book(0, 0.01, 100, None, 0.0), 0.1)
     assert 1 < books.speed()[0] < 1.1
     assert CALIBRATION_PRIOR_S > 10 * 0.1
+
+
+def test_first_tokens_that_nothing_shows_come_one_after_the_other_as_predicted() -> None:
+    books = InFlight(2)
+    first, second = (books.book_unseen(0, 1.0, 100, now=10.0) for _ in range(2))
+    books.elapse(10.9)
+    assert not first.has_first_token
+    books.elapse(11.5)
+    assert first.has_first_token and not second.has_first_token
+    assert (books.prefill_s[0], books.progress_at[0]) == (1.0, 11.0)
+    books.elapse(12.0)
+    assert second.has_first_token and books.prefill_s[0] == 0
+
+
+def test_a_prompt_whose_prefill_is_cut_short_does_not_hold_up_those_behind_it() -> None:
+    books = InFlight(1)
+    huge = books.book_unseen(0, 1e5, 10**7, now=0.0)
+    behind = books.book_unseen(0, 1.0, 100, now=0.0)
+    books.release(huge, now=1.0)
+    books.elapse(2.0)
+    assert behind.has_first_token
+
+
+def test_what_is_only_predicted_teaches_nothing_about_speed() -> None:
+    books = InFlight(2)
+    refused = books.book_unseen(0, 1e5, 10**7, now=0.0)
+    books.release(refused, now=0.02)
+    books.book_unseen(1, 0.01, 100, now=0.0)
+    books.elapse(30.0)
+    assert books.speed().tolist() == [1.0, 1.0]
 
 
 def test_utilisation_is_the_share_of_recent_time_that_work_fills_and_fades() -> None:
