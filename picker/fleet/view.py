@@ -22,6 +22,7 @@ Ints = npt.NDArray[np.int64]
 
 STALE_AFTER_S = 5.0
 _SWEEP_BLOCKS = 5000
+_MASKS = 1000
 
 
 class WorkerFacts(Protocol):
@@ -233,12 +234,17 @@ class View:
     def _mask(self, kind: str, key: object, has: _Predicate) -> Bools:
         mask = self._masks.get((kind, key))
         if mask is None:
-            if len(self._masks) >= 1000:  # keys come from clients
-                self._masks.clear()
             mask = np.zeros(len(self.known), bool)
             mask[[slot for slot, facts in self._facts.items() if has(facts)]] = True
-            self._masks[kind, key] = mask
+            # Clients can name what nobody has, in any number and at any length: that is not kept.
+            if mask.any():
+                self._keep_mask((kind, key), mask)
         return mask
+
+    def _keep_mask(self, key: tuple[str, object], mask: Bools) -> None:
+        if len(self._masks) >= _MASKS:
+            self._masks.clear()
+        self._masks[key] = mask
 
     def _grow(self) -> None:
         old = len(self.known)
