@@ -1,0 +1,1 @@
+"""What several benchmarks need: load, upstreams, a published fleet, conversations, CPU time."""

@@ -1,0 +1,88 @@
+"""The command line: `python -m benchmarks.extproc [--quick] [--json FILE]`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import structlog
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.common.load import precise_loop
+from benchmarks.extproc.contenders import CONTENDERS, KB
+from benchmarks.extproc.measure import QUICK, STANDARD, Measurement, Plan, idle_ms_per_s, measure
+from benchmarks.extproc.report import Report, report, tables
+from benchmarks.extproc.rig import Rig, running
+from picker.simulation.process import DidNotStart
+from picker.simulation.valkey import ValkeyFailed
+
+_IDLE_S = 2.0
+_WIDTH = 120
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter rounds at lower rates.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write all figures to this file.", dir_okay=False)] = None,
+    size: Annotated[list[int] | None, typer.Option(help="Only this body size, in KB (2, 32, 256); repeatable.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests a second, at every size.", min=1)] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds for each contender and size.", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="Length of a round.", min=0.1)] = None,
+) -> None:
+    """Measure what the picker adds to a request through a real Envoy, in latency at the client and in CPU."""
+    plan = QUICK if quick else STANDARD
+    rates = {bytes_: rate or usual for bytes_, usual in plan.rates.items() if not size or bytes_ // KB in size}
+    if not rates:
+        raise typer.BadParameter("there are 2, 32 and 256", param_hint="--size")
+    plan = replace(plan, rates=rates, rounds=rounds or plan.rounds, seconds=seconds or plan.seconds)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    console = Console()
+    console.width = max(console.width, _WIDTH)
+    try:
+        with asyncio.Runner(loop_factory=precise_loop) as runner:
+            found = runner.run(_run(plan, console))
+    except (DidNotStart, ValkeyFailed) as error:
+        console.print(f"benchmark: {error}", style="red")
+        raise typer.Exit(2) from None
+    _show(found, console)
+    if json:
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    if any(row.failures for row in found.rows):
+        raise typer.Exit(1)
+
+
+async def _run(plan: Plan, console: Console) -> Report:
+    console.print("Starting Valkey, upstreams, the contenders and Envoy ...")
+    async with running(CONTENDERS) as rig:
+        idle = await idle_ms_per_s(rig, min(_IDLE_S, plan.seconds))
+        return report(plan, await _measure(rig, plan, console), idle)
+
+
+async def _measure(rig: Rig, plan: Plan, console: Console) -> list[Measurement]:
+    columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Drawn between measurements only: drawing must not take part in them.
+    with Progress(*columns, console=console, auto_refresh=False) as progress:
+        task = progress.add_task("", total=plan.steps, completed=-1)
+
+        def advance(what: str) -> None:
+            progress.update(task, description=what, advance=1, refresh=True)
+
+        measurements = await measure(rig, plan, advance)
+        progress.update(task, advance=1, refresh=True)
+    return measurements
+
+
+def _show(found: Report, console: Console) -> None:
+    for table in tables(found.rows):
+        console.print(table)
+    idle = ", ".join(f"{label} {ms:.0f}" for label, ms in found.idle_ms_per_s.items())
+    console.print(f"CPU without any requests, in ms a second (it is part of the figures above): {idle}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

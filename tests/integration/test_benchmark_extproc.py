@@ -1,0 +1,44 @@
+"""The benchmark of what ext_proc adds runs, and its figures are of requests that went as meant. Never how fast."""
+
+import asyncio
+import math
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_LABELS = ["none", "bare", "picker", "picker, tokens", "picker, full duplex"]
+
+
+@pytest.mark.envoy
+async def test_a_tiny_run_measures_every_contender_without_a_failed_request(tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    await _run("--size", "2", "--rounds", "2", "--seconds", "0.3", "--rate", "60", "--json", str(path))
+    found = msgspec.json.decode(path.read_bytes())
+    rows = found["rows"]
+    assert [row["contender"] for row in rows] == _LABELS
+    assert {row["body_bytes"] for row in rows} == {2048}
+    assert all(row["requests"] > 0 for row in rows)
+    assert all(row["failures"] == 0 for row in rows)
+    assert all(0 < row["p50_ms"] <= row["p99_ms"] < math.inf for row in rows)
+    assert rows[0]["added_p50_ms"] == 0
+    assert [one["round"] for one in found["measurements"]] == [0] * 5 + [1] * 5
+    assert set(found["idle_ms_per_s"]) == {*_LABELS[1:], "envoy"}
+
+
+async def _run(*arguments: str) -> None:
+    command = (sys.executable, "-m", "benchmarks.extproc", *arguments)
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), 100)
+    finally:
+        if process.returncode is None:
+            # An interrupt, so that it stops what it has started.
+            process.send_signal(signal.SIGINT)
+            await process.wait()
+    assert process.returncode == 0, output.decode()
