@@ -57,7 +57,7 @@ class Stack:
         self.workers = [self._worker(i) for i in range(self.plan.workers)]
         self.agent = self._process("agent", self._command("picker", "agent", "--config", self._path / "agent.yaml"))
         self.picker = self._process("picker", self._command("picker", "serve", "--config", self._path / "picker.yaml"))
-        self.envoy = self._process("envoy", [envoy_binary(), *_ENVOY_FLAGS, "-c", str(self._path / "envoy.json")])
+        self.envoy = self._process("envoy", [envoy_binary(), *ENVOY_FLAGS, "-c", str(self._path / "envoy.json")])
 
     @property
     def url(self) -> str:
@@ -195,7 +195,7 @@ class Stack:
 
 
 # One shared-memory region less, one thread for each core less: several Envoys run beside one another in tests.
-_ENVOY_FLAGS = ("--disable-hot-restart", "--concurrency", "2", "--log-level", "warning")
+ENVOY_FLAGS = ("--disable-hot-restart", "--concurrency", "2", "--log-level", "warning")
 
 
 def envoy_binary() -> str:

@@ -26,6 +26,7 @@ class ScriptedPicker:
     """Picks the same endpoints for everybody, after `delay_s`; keeps count of what is placed and released."""
 
     delay_s: float = 0.0
+    endpoints: tuple[str, ...] = ENDPOINTS
     answer: Picked | NotPicked | None = None
     picks: list[Pick] = field(default_factory=list)
     placed: int = 0
@@ -38,7 +39,7 @@ class ScriptedPicker:
         if self.answer is not None:
             return self.answer
         self.placed += 1
-        return Picked(ENDPOINTS, self.placed)
+        return Picked(self.endpoints, self.placed)
 
     def first_byte(self, placement: Any) -> None:
         pass
