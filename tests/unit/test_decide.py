@@ -65,7 +65,7 @@ def arrays_of(view: View) -> Iterator[tuple[str, np.ndarray]]:
 
 
 busy_fleets = st.lists(
-    st.tuples(st.sampled_from(["ready", "loading", "draining"]), st.integers(0, 5), st.integers(0, 200_000)),
+    st.tuples(st.sampled_from(["ready", "loading", "draining"]), st.integers(0, 5), st.integers(0, 5_000_000)),
     min_size=1,
     max_size=8,
 )
@@ -159,6 +159,15 @@ def test_an_adapter_is_served_where_it_is_loaded() -> None:
     assert route(view, request(model="sql")).slots == (slot,)
 
 
+def test_workers_that_have_failed_a_request_are_taken_only_where_there_are_no_others() -> None:
+    view = fleet(3)
+    view.index.store(slot_at(view, endpoint(0)), request().chain)
+    failed = frozenset({endpoint(0), endpoint(1)})
+    assert route(view, request(avoid=failed)).endpoints == (endpoint(2),)
+    assert route(view, request(avoid=failed | {endpoint(2)})).endpoints[0] == endpoint(0)
+    assert set(route(view, request(avoid=failed, subset=failed)).endpoints) == failed
+
+
 # Who is chosen.
 
 
@@ -240,6 +249,15 @@ def test_equals_get_equal_shares() -> None:
         assert sum((counts[slot] - expected) ** 2 / expected for slot in view.slots()) < 40
 
 
+def test_equals_share_evenly_beside_costlier_ones() -> None:
+    view = fleet(5)
+    for slot in (0, 2, 4):
+        view.place(slot, [OTHER], True, 5.0, 6400, now=0.0)
+    counts = Counter(route(view, request(), seed=seed).slots[0] for seed in range(400))
+    assert set(counts) == {1, 3}
+    assert min(counts.values()) > 140
+
+
 @given(st.permutations(range(6)))
 def test_the_order_in_which_workers_came_does_not_matter(order: list[int]) -> None:
     loads = [3, 0, 2, 5, 1, 4]
@@ -311,6 +329,22 @@ def test_a_long_answer_to_a_cached_prompt_does_not_make_a_worker_look_stuck() ->
     view.index.store(holder, request().chain)
     assert send(view, request(), now=0.0) == holder
     assert send(view, request(), now=30.0) == holder
+
+
+def test_the_terms_are_the_formula() -> None:
+    view = fleet(1)
+    for number in range(3):
+        booking = view.inflight.book(0, 10.0, 50_000, None, now=0.0)
+        if number:
+            view.inflight.release(booking, now=0.0)
+    wanted = request(tokens=6400, output=100)
+    terms = {name: values[0] for name, values in route(view, wanted, now=2.0).terms.items()}
+    work = 6400 / 41_000 + 1e-9 * 6400 * 3200 + 0.007
+    # Thirty seconds of work in the last fifteen: as busy as counts.
+    decode = 0.5 * 100 * (0.007 + 20e-6 + 6.5e-8 * 50_000) / (1 - 0.9)
+    harm = 0.1 * 1 * (work + 0.5 * 100 * (20e-6 + 6.5e-8 * 6400))
+    wait = (10.0 - 2.0) + 0.007 / 2
+    assert terms == pytest.approx({"wait": wait, "work": work, "cache": 2 * work, "harm": harm, "decode": decode})
 
 
 def test_a_slow_worker_gets_less() -> None:

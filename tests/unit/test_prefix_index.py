@@ -38,7 +38,9 @@ def scan(chain: list[int], held: dict[int, set[int]]) -> dict[int, int]:
 
 
 def by_slot(found: Depths) -> dict[int, int]:
-    return {slot: depth for depth, mask in found for slot in range(mask.bit_length()) if mask >> slot & 1}
+    listed = [(slot, depth) for depth, mask in found for slot in range(mask.bit_length()) if mask >> slot & 1]
+    assert len(dict(listed)) == len(listed), "a slot is listed once, at its depth"
+    return dict(listed)
 
 
 operations = st.one_of(

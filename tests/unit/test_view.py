@@ -131,6 +131,15 @@ def test_a_beat_that_moves_again_makes_a_worker_fresh_again() -> None:
     assert view.fresh()[slot]
 
 
+def test_a_worker_is_fresh_before_its_first_load_arrives() -> None:
+    view = fleet(1)
+    (first,) = view.slots()
+    view.update_load(first, Load(beat=1), now=100.0)
+    second = view.admit(Worker("late"), now=100.0)
+    view.update_load(first, Load(beat=2), now=101.0)
+    assert view.fresh()[second]
+
+
 def test_nobody_becomes_stale_while_nothing_is_observed() -> None:
     view = fleet(2)
     for slot in view.slots():
@@ -166,6 +175,18 @@ def test_masks_follow_the_fleet() -> None:
     assert view.serving("llama").nonzero()[0].tolist() == [first]
     third = view.admit(Worker("w2", endpoint=endpoint(1)), now=0.0)
     assert set(view.within(frozenset({endpoint(1)})).nonzero()[0].tolist()) == {first, third}
+
+
+def test_an_address_without_a_port_means_all_of_its_ports() -> None:
+    view = View()
+    for number, where in enumerate(("10.0.0.1:80", "10.0.0.1:81", "[fd00::1]:80", "10.0.0.11:80")):
+        view.admit(Worker(f"w{number}", endpoint=where), now=0.0)
+
+    def within(*names: str) -> set[str]:
+        return {view.facts(int(slot)).worker for slot in view.within(frozenset(names)).nonzero()[0]}
+
+    assert within("10.0.0.1") == {"w0", "w1"}
+    assert within("[fd00::1]", "10.0.0.1:81") == {"w1", "w2"}
 
 
 def test_masks_are_right_for_more_names_than_are_kept() -> None:

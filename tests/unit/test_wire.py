@@ -20,7 +20,7 @@ from picker.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from picker.extproc.wire import DESTINATION, REASON, SUBSET, Unreadable, build, parse
+from picker.extproc.wire import DESTINATION, REASON, STRIPPED, SUBSET, Unreadable, build, parse
 
 
 def message(text: str) -> pb.ProcessingRequest:
@@ -165,6 +165,14 @@ CONSTANT: dict[str, tuple[do.Send, str]] = {
         do.SendBodyPiece(b"", True),
         "request_body { response { body_mutation { streamed_response { end_of_stream: true } } } }",
     ),
+    "a piece of the body replaced": (
+        do.SendBodyContinue(b"new"),
+        'request_body { response { body_mutation { body: "new" } } }',
+    ),
+    "a piece of the body taken out": (
+        do.SendBodyContinue(b""),
+        "request_body { response { body_mutation { clear_body: true } } }",
+    ),
     "a piece of the response": (
         do.SendResponseBodyPiece(b"abc", True),
         'response_body { response { body_mutation { streamed_response { body: "abc" end_of_stream: true } } } }',
@@ -209,6 +217,25 @@ def test_without_a_pick_a_clients_copy_of_the_header_is_removed(action: do.Send)
     assert DESTINATION in common.header_mutation.remove_headers
     assert DESTINATION not in mutated(common.header_mutation)
     assert not said.HasField("dynamic_metadata")
+
+
+@pytest.mark.parametrize("action", [do.SendHeadersPick((ONE,)), do.SendBodyPick(()), do.SendBodyPick((ONE,), b"new")])
+def test_headers_that_speak_for_us_never_reach_a_worker(action: do.Send) -> None:
+    said = response(action)
+    common = getattr(said, said.WhichOneof("response") or "").response
+    assert set(STRIPPED) <= set(common.header_mutation.remove_headers)
+    assert not set(common.header_mutation.remove_headers) & set(mutated(common.header_mutation))
+
+
+def test_a_replaced_body_comes_with_its_length() -> None:
+    common = response(do.SendBodyPick((ONE,), b"new body")).request_body.response
+    assert common.body_mutation.body == b"new body"
+    assert mutated(common.header_mutation) == {DESTINATION: ONE, "content-length": "8"}
+
+
+def test_a_client_is_told_who_served_it() -> None:
+    common = response(do.SendResponseHeadersContinue("x-who", ONE)).response_headers.response
+    assert mutated(common.header_mutation) == {"x-who": ONE}
 
 
 @pytest.mark.parametrize("status", [400, 404, 408, 413, 429, 500, 503])
