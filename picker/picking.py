@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from picker.fleet.endpoints import canonical, host_of
 from picker.fleet.inflight import Booking
 from picker.fleet.view import View
 from picker.prompts.reader import LOAD_ONLY, PrefixChain, PromptReader
-from picker.requests.model import Dialect, InferenceRequest
+from picker.requests.model import InferenceRequest
 from picker.requests.read import BadRequest, read_request
 from picker.scheduling.decide import decide
 from picker.scheduling.decision import MESSAGE, STATUS, Refused, Routed
@@ -32,6 +33,9 @@ log = structlog.get_logger()
 _TEST_SELECTION = "test-epp-endpoint-selection"
 EXPECTED_OUTPUT_TOKENS = 256
 """Of a request that does not say; and no request is expected to use up a huge `max_tokens`."""
+
+_QUICK_BODY_BYTES = 1 << 18
+_MOST_ANSWERS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class Picker:
         if self._conformance and (chosen := self._chosen_by_test(wanted)):
             return Picked(chosen)
         try:
-            request = _read(wanted)
+            request = await self._read(wanted)
         except BadRequest as error:
             return self._refuse(400, "bad-request", str(error))
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
@@ -105,7 +109,7 @@ class Picker:
             sequence=self._sequence,
             model=request.model,
             prompt_tokens=prefix.prompt_tokens,
-            expected_output_tokens=min(request.max_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS),
+            expected_output_tokens=_expected_output(request),
             chain=prefix.blocks,
             block_tokens=prefix.block_tokens,
             exact=prefix.exact,
@@ -131,26 +135,38 @@ class Picker:
         arguments = (request.prompt, model, adapter, request.cache_salt)
         if not self._reader.is_slow(request.prompt, model):
             return self._reader.read(*arguments)
+        # In time the reader gives what it knows by then; in twice the time it has had no thread, or one huge segment.
+        budget_s = self._limits.tokenize_budget_s
+        late = threading.Event()
         loop = asyncio.get_running_loop()
+        timer = loop.call_later(budget_s, late.set)
         try:
-            async with asyncio.timeout(self._limits.tokenize_budget_s):
-                return await loop.run_in_executor(self._threads, self._reader.read, *arguments)
+            async with asyncio.timeout(2 * budget_s):
+                return await loop.run_in_executor(self._threads, self._reader.read, *arguments, late.is_set)
         except TimeoutError:
             return LOAD_ONLY
+        finally:
+            timer.cancel()
+            late.set()
 
     def _chosen_by_test(self, wanted: Pick) -> tuple[str, ...]:
         addresses = wanted.headers.get(_TEST_SELECTION, "").split(",")
         hosts = {host for address in addresses if (host := canonical(address)) is not None}
         return tuple(e for e in self._view.usable_endpoints() if e in hosts or host_of(e) in hosts)
 
+    async def _read(self, wanted: Pick) -> InferenceRequest:
+        """Raises BadRequest."""
+        if len(wanted.body) <= _QUICK_BODY_BYTES and "content-encoding" not in wanted.headers:
+            return read_request(wanted.headers, wanted.body, wanted.is_whole)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, read_request, wanted.headers, wanted.body, wanted.is_whole)
+
     def _refuse(self, status: int, reason: str, message: str) -> NotPicked:
         self._metrics.refused(reason)
         return NotPicked(status, reason, message)
 
 
-def _read(wanted: Pick) -> InferenceRequest:
-    """Raises BadRequest. A body that is compressed or cut off says nothing to us, and is no error of the client's."""
-    encoding = wanted.headers.get("content-encoding", "identity")
-    if not wanted.is_whole or encoding != "identity" or wanted.headers.get(":method") != "POST":
-        return InferenceRequest(Dialect.UNKNOWN)
-    return read_request(wanted.headers.get(":path", ""), wanted.body)
+def _expected_output(request: InferenceRequest) -> int:
+    """Tokens, of all answers together."""
+    each = EXPECTED_OUTPUT_TOKENS if request.max_tokens is None else min(request.max_tokens, EXPECTED_OUTPUT_TOKENS)
+    return each * min(request.answers, _MOST_ANSWERS)

@@ -18,6 +18,7 @@ engine compares with its own hashes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -55,6 +56,31 @@ def pack(tokens: Sequence[int]) -> bytes:
         return np.asarray(tokens, dtype="<u4").tobytes()
     except (OverflowError, TypeError) as error:
         raise ValueError(f"not a list of token ids: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainState:
+    """Where a chain stands after some tokens, so that it can go on from there: `previous` is the hash of the last whole
+    16-token block, `pending` the up to 15 tokens after it, packed.
+    """
+
+    previous: int
+    tokens: int = 0
+    pending: bytes = field(default=b"", repr=False)
+
+    def advance(self, packed: bytes) -> tuple[ChainState, list[int]]:
+        """The state after these packed tokens, and the index blocks that they complete."""
+        data = self.pending + packed
+        hashes = _chain(self.previous, data, HASH_TOKENS * _TOKEN_BYTES)
+        done = self.tokens // HASH_TOKENS % _STRIDE
+        rest = data[len(hashes) * HASH_TOKENS * _TOKEN_BYTES :]
+        previous = hashes[-1] if hashes else self.previous
+        return ChainState(previous, self.tokens + token_count(packed), rest), hashes[_STRIDE - 1 - done :: _STRIDE]
+
+
+def token_count(packed: bytes) -> int:
+    """How many tokens `pack` has packed."""
+    return len(packed) // _TOKEN_BYTES
 
 
 def index_blocks(start: int, tokens: Sequence[int]) -> list[int]:

@@ -2,96 +2,134 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from picker.prompts import chain
+from picker.prompts.conversation import MEDIA, conversation
+from picker.prompts.incremental import BYTES_PER_TOKEN, IncrementalReader
+from picker.prompts.memo import MemoStatistics
+from picker.prompts.prefix import LOAD_ONLY, PrefixChain, Rung
 from picker.prompts.template import CannotRender
 from picker.prompts.tokenizer import ModelTokenizer
-from picker.requests.model import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from picker.requests.model import ChatPrompt, PendingPrompt, Prompt, TextPrompt, TokenPrompt
 
-_BYTES_PER_TOKEN = 4
-"""Of English text and a current vocabulary; only for prompts that nobody tokenises."""
+__all__ = ["LOAD_ONLY", "PrefixChain", "PromptReader", "Rung"]
 
+QUICK_BYTES = 16 << 10
+"""Of JSON: a prompt up to this size that nobody tokenises takes about 0.1 ms."""
 
-class Rung(enum.StrEnum):
-    """How a prefix chain came about; the first is the best."""
-
-    TOKENS = "tokens"
-    TEXT = "text"
-    LOAD = "load"
+STATES_BYTES = 64 << 20
+TOKENS_BYTES = 64 << 20
+"""About 16 million tokens; the states of as many take 2 MB, and 500 bytes for each turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixChain:
-    """A prompt's index blocks. `block_tokens` is what one block stands for; `prompt_tokens` may be an estimate."""
-
-    rung: Rung
-    prompt_tokens: int = 0
-    blocks: list[int] = field(default_factory=list, repr=False)
-    block_tokens: int = chain.INDEX_TOKENS
-
-    @property
-    def exact(self) -> bool:
-        """Whether the blocks are those that engines announce."""
-        return self.rung is Rung.TOKENS
-
-
-LOAD_ONLY = PrefixChain(Rung.LOAD)
+def never() -> bool:
+    """For those who have the time."""
+    return False
 
 
 class PromptReader:
-    """Knows the models' tokenizers. Thread-safe: nothing changes after construction."""
+    """Knows the models' tokenizers, and remembers what it has read. Thread-safe."""
 
-    def __init__(self, tokenizers: Mapping[str, ModelTokenizer]):
+    def __init__(
+        self,
+        tokenizers: Mapping[str, ModelTokenizer],
+        states_bytes: int = STATES_BYTES,
+        tokens_bytes: int = TOKENS_BYTES,
+    ):
+        """The memos' bounds may be 0: then nothing is remembered."""
         self._tokenizers = tokenizers
+        self._incremental = IncrementalReader(states_bytes, tokens_bytes)
 
-    def is_slow(self, prompt: Prompt | None, model: str) -> bool:
-        """Whether `read` would tokenise, which takes about 3 ms for 1,000 tokens and belongs into a thread."""
+    def is_slow(self, prompt: PendingPrompt | Prompt | None, model: str) -> bool:
+        """Whether `read` belongs into a thread: it tokenises (2 ms for 1,000 tokens) or has much to decode."""
+        if isinstance(prompt, PendingPrompt):
+            return model in self._tokenizers or prompt.size > QUICK_BYTES
         return model in self._tokenizers and isinstance(prompt, TextPrompt | ChatPrompt)
 
-    def read(self, prompt: Prompt | None, model: str, adapter: str, salt: str) -> PrefixChain:
-        """The chain under the names that the worker caches by. Never raises for what a client sent."""
-        start = chain.scope(model, adapter, salt)
+    def read(
+        self,
+        prompt: PendingPrompt | Prompt | None,
+        model: str,
+        adapter: str,
+        salt: str,
+        should_stop: Callable[[], bool] = never,
+    ) -> PrefixChain:
+        """The chain under the names that the worker caches by. Never raises for what a client sent.
+
+        Once `should_stop` says so, what is known by then has to do.
+        """
+        prompt = prompt.read() if isinstance(prompt, PendingPrompt) else prompt
         if prompt is None:
             return LOAD_ONLY
-        tokens = self._tokens(prompt, model)
-        if tokens is None:
-            return _text_chain(start, prompt)
-        try:
-            return PrefixChain(Rung.TOKENS, len(tokens), chain.index_blocks(start, tokens))
-        except ValueError:  # ids that are no ids: the engine will refuse them
-            return LOAD_ONLY
-
-    def _tokens(self, prompt: Prompt, model: str) -> list[int] | None:
+        start = chain.scope(model, adapter, salt)
         if isinstance(prompt, TokenPrompt):
-            return list(prompt.tokens)
+            return _token_chain(start, prompt)
         tokenizer = self._tokenizers.get(model)
-        if tokenizer is None:
-            return None
-        if isinstance(prompt, TextPrompt):
-            return tokenizer.encode(prompt.text, add_special_tokens=True)
-        if tokenizer.template is None:
-            return None
+        exact = self._exact(prompt, start, tokenizer, should_stop) if tokenizer else None
+        return exact or _text_chain(start, prompt)
+
+    def statistics(self) -> tuple[MemoStatistics, MemoStatistics]:
+        """Of the memo of chain states and of the memo of tokens."""
+        return self._incremental.statistics()
+
+    def _exact(
+        self, prompt: TextPrompt | ChatPrompt, start: int, tokenizer: ModelTokenizer, should_stop: Callable[[], bool]
+    ) -> PrefixChain | None:
         try:
-            text = tokenizer.template.render(prompt.messages, **prompt.variables)
-        except CannotRender:
+            text = prompt.text if isinstance(prompt, TextPrompt) else _render(prompt, tokenizer)
+            known, is_all = _before_media(text, tokenizer)
+            found = self._incremental.read(
+                known, start, tokenizer, should_stop, add_special_tokens=prompt.add_special_tokens
+            )
+        except (CannotRender, UnicodeEncodeError):
             return None
-        # The template writes the special tokens itself, so the engines add none to a chat.
-        return tokenizer.encode(text, add_special_tokens=False)
+        if is_all:
+            return found
+        return PrefixChain(Rung.PART, found.prompt_tokens + (len(text) - len(known)) // BYTES_PER_TOKEN, found.blocks)
+
+
+def _render(prompt: ChatPrompt, tokenizer: ModelTokenizer) -> str:
+    template = tokenizer.tool_template if prompt.tools else tokenizer.template
+    if template is None:
+        raise CannotRender("the model has no chat template")
+    messages = conversation(prompt.messages, wants_parts=template.wants_parts, knows_developer=template.knows_developer)
+    return template.render(
+        messages,
+        tools=prompt.tools,
+        documents=prompt.documents,
+        variables=prompt.variables,
+        add_generation_prompt=prompt.add_generation_prompt,
+        continue_final_message=prompt.continue_final_message,
+    )
+
+
+def _before_media(text: str, tokenizer: ModelTokenizer) -> tuple[str, bool]:
+    """The text as far as it is known, up to a place where its tokens end too, and whether that is all of it."""
+    place = text.find(MEDIA)
+    return (text, True) if place < 0 else (tokenizer.segmenter.before_last_cut(text[:place]), False)
+
+
+def _token_chain(start: int, prompt: TokenPrompt) -> PrefixChain:
+    try:
+        return PrefixChain(Rung.TOKENS, len(prompt.tokens), chain.index_blocks(start, prompt.tokens))
+    except ValueError:  # ids that are no ids: the engine will refuse them
+        return LOAD_ONLY
 
 
 def _text_chain(start: int, prompt: Prompt) -> PrefixChain:
-    pieces = _pieces(prompt)
+    try:
+        pieces = _pieces(prompt)
+    except (UnicodeEncodeError, OverflowError, RecursionError):
+        return LOAD_ONLY
     size = sum(map(len, pieces))
     return PrefixChain(
         Rung.TEXT,
-        prompt_tokens=size // _BYTES_PER_TOKEN,
+        prompt_tokens=size // BYTES_PER_TOKEN,
         blocks=chain.text_blocks(start, pieces),
-        block_tokens=chain.TEXT_BLOCK_BYTES // _BYTES_PER_TOKEN,
+        block_tokens=chain.TEXT_BLOCK_BYTES // BYTES_PER_TOKEN,
     )
 
 
@@ -100,5 +138,6 @@ def _pieces(prompt: Prompt) -> list[bytes]:
         return [prompt.text.encode("utf-8", "surrogatepass")]
     if isinstance(prompt, ChatPrompt):
         # Templates write tools and documents before the messages.
-        return [msgspec.json.encode(prompt.variables), *map(msgspec.json.encode, prompt.messages)]
+        beginning = (prompt.tools, prompt.documents, prompt.variables)
+        return [*map(msgspec.json.encode, beginning), *map(msgspec.json.encode, prompt.messages)]
     return [chain.pack(prompt.tokens)]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+from xxhash import xxh3_128_digest
 
+from picker.prompts.segments import Segmenter, find_cuts, is_exact
 from picker.prompts.template import ChatTemplate
 
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+_PROBE = "a"
 
 
 class BadTokenizer(ValueError):
@@ -19,15 +23,27 @@ class BadTokenizer(ValueError):
 
 
 class ModelTokenizer:
-    """Text to token ids, and messages to text, as the model's engine does it."""
+    """Text to token ids, and messages to text, as the model's engine does it. Thread-safe.
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None):
+    `template` is the default one and `tool_template` what chats with tools are rendered by, if the model has a second.
+    `digest` identifies the tokenizer: models that share one share what is remembered of it. `frame` holds the tokens
+    that `add_special_tokens` puts before and behind a text. `segmenter` cuts texts where that changes no token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, tool_template: ChatTemplate | None = None):
+        # Some files carry the lengths of their training; engines do not truncate.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self._tokenizer = tokenizer
         self.template = template
+        self.tool_template = tool_template or template
+        self.digest = xxh3_128_digest(tokenizer.to_str().encode())
+        self.frame = _frame(self)
+        self.segmenter = _segmenter(self, tokenizer)
 
     @classmethod
     def load(cls, folder: Path) -> ModelTokenizer:
-        """Reads tokenizer.json, tokenizer_config.json and chat_template.jinja. Raises BadTokenizer."""
+        """Reads tokenizer.json, tokenizer_config.json and the chat template's file. Raises BadTokenizer."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise BadTokenizer(f"{path} does not exist; name the folder that holds the model's tokenizer.json")
@@ -37,23 +53,43 @@ class ModelTokenizer:
         except Exception as error:
             raise BadTokenizer(f"{path} is not a tokenizer.json: {error}") from None
         config = _read_config(folder / "tokenizer_config.json")
-        source = _template_source(folder, config)
         special = {name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None}
-        return cls(tokenizer, ChatTemplate(source, special) if source else None)
+        sources = _template_sources(folder, config)
+        compiled = {name: ChatTemplate(source, special) for name, source in sources.items()}
+        return cls(tokenizer, compiled.get("default"), compiled.get("tool_use"))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of one text.
+        """Token ids of one text. Raises UnicodeEncodeError for half a surrogate pair.
 
         `encode` would hold the interpreter lock for the whole text (0.7 s for 128k tokens); `encode_batch_fast` lets
         go of it, so this is fit for a thread.
         """
-        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
-        return ids
+        return self.encode_all([text], add_special_tokens=add_special_tokens)[0]
+
+    def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """Token ids of each text, on all cores."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of token ids, special tokens left out."""
         text: str = self._tokenizer.decode(list(tokens))
         return text
+
+
+def _frame(tokenizer: ModelTokenizer) -> tuple[list[int], list[int]]:
+    inner = tokenizer.encode(_PROBE, add_special_tokens=False)
+    whole = tokenizer.encode(_PROBE, add_special_tokens=True)
+    for start in range(len(whole) - len(inner) + 1):
+        if whole[start : start + len(inner)] == inner:
+            return whole[:start], whole[start + len(inner) :]
+    raise BadTokenizer("the tokenizer changes a text's tokens when it adds special ones: no prefix can be known")
+
+
+def _segmenter(model: ModelTokenizer, tokenizer: Tokenizer) -> Segmenter:
+    templates = [template.written for template in (model.template, model.tool_template) if template]
+    encode = functools.partial(model.encode, add_special_tokens=False)
+    return Segmenter([cut for cut in find_cuts(tokenizer, "".join(templates) or None) if is_exact(encode, cut)])
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -66,12 +102,17 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _template_source(folder: Path, config: dict[str, Any]) -> str | None:
+def _template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """The templates by name, of the newest of the three places that they have been kept in."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text()
+        others = (folder / "additional_chat_templates").glob("*.jinja")
+        return {each.stem: each.read_text() for each in others} | {"default": path.read_text()}
     source = config.get("chat_template")
-    return source if isinstance(source, str) else None
+    if isinstance(source, str):
+        return {"default": source}
+    named = source if isinstance(source, list) else []
+    return {each["name"]: each["template"] for each in named if isinstance(each, dict)}
 
 
 def _token_text(token: object) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ class Dialect(enum.Enum):
     """The API that a path belongs to; decides how a body is read and how an error looks."""
 
     OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    ENGINE = "engine"
     UNKNOWN = "unknown"
 
 
@@ -20,37 +22,81 @@ class TextPrompt:
     """A completion's prompt, as text."""
 
     text: str = field(repr=False)
+    add_special_tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A completion's prompt, as token ids."""
+    """A completion's prompt, as token ids. Whether they are in the vocabulary, or negative, nobody has checked."""
 
     tokens: Sequence[int] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A chat: its messages and what else the template sees (tools, template arguments)."""
+    """A chat in the OpenAI form, and what else the template sees.
+
+    The messages are as the client sent them: an element may lack any field, or hold any JSON type. `tools` are as an
+    engine hands them to the template.
+    """
 
     messages: Sequence[dict[str, Any]] = field(repr=False)
+    tools: Sequence[dict[str, Any]] | None = field(default=None, repr=False)
+    documents: Sequence[dict[str, Any]] | None = field(default=None, repr=False)
     variables: dict[str, Any] = field(default_factory=dict, repr=False)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
 @dataclass(frozen=True, slots=True)
+class PendingPrompt:
+    """A prompt that is still JSON in the request's body. `read` makes objects of it, once somebody needs them.
+
+    `size` is its length in bytes, to judge whether reading belongs into a thread. `read` never raises: None is a prompt
+    that nobody but the engine understands.
+    """
+
+    read: Callable[[], Prompt | None] = field(repr=False)
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Whose request it is and how urgent, by its headers. Clients write these: never a metric label as they are.
+
+    Times are in seconds, None where nothing usable was sent. `model` is a rewrite that a gateway asks for.
+    """
+
+    tenant: str = ""
+    objective: str = ""
+    session: str = ""
+    request_id: str = ""
+    model: str = ""
+    timeout_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceRequest:
     """What a client asks for.
 
-    `model` is None where none is named. `prompt` is None where there is none, or none that we understand: such a
-    request is placed by load. `max_tokens` is None where the client left it to the engine.
+    `model` is None where none is named. `prompt` is None where there is none, or none that any engine caches: such a
+    request is placed by load. `max_tokens` is None where the client left it to the engine, and 0 where nothing is
+    generated. `answers` is how many continuations of the one prompt run side by side. `priority` is the engine's own,
+    lower first.
     """
 
     dialect: Dialect
     model: str | None = None
-    prompt: Prompt | None = None
+    prompt: PendingPrompt | None = None
     max_tokens: int | None = None
+    answers: int = 1
     stream: bool = False
     cache_salt: str = ""
+    priority: int = 0
+    terms: Terms = Terms()

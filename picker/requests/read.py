@@ -1,114 +1,93 @@
-"""Reads a request's body. Whatever an engine might still answer is not ours to refuse: it is placed by load.
+"""Reads a request. Whatever an engine might still answer is not ours to refuse: it is placed by load.
 
 Only a body that is no JSON object, on a path that we know to take one, is refused: no engine accepts it either, and
 without a model it is not known who may serve it.
+
+    model absent, null or no string     any worker serves it (engines have a default), placed by prompt and load
+    model empty, odd or unknown         the fleet says who serves it; no such worker is a 404
+    prompt absent or not understood     placed by load
+    a list of prompts                   placed by its first
+    compressed, cut off, no POST        placed by load, unless it unpacks
+    unknown path, gRPC                  placed by load
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-import msgspec
+from picker.requests import anthropic, engine, openai_chat, openai_completions, openai_responses
+from picker.requests.compression import unpack
+from picker.requests.errors import BadRequest
+from picker.requests.headers import paths, read_terms
+from picker.requests.model import Dialect, InferenceRequest
+from picker.requests.multipart import read_model
 
-from picker.requests.model import ChatPrompt, Dialect, InferenceRequest, Prompt, TextPrompt, TokenPrompt
+__all__ = ["APIS", "BadRequest", "dialect_of", "read_request"]
 
-_CHAT = "/chat/completions"
-_COMPLETIONS = "/completions"
-_JSON_PATHS = (_CHAT, _COMPLETIONS, "/embeddings", "/responses", "/messages", "/score", "/rerank", "/tokenize")
-_MOST_TOKENS = 1 << 32
+Api = tuple[Dialect, Callable[[bytes], InferenceRequest]]
 
+APIS: dict[str, Api] = {
+    "chat/completions": (Dialect.OPENAI, openai_chat.read),
+    "completions": (Dialect.OPENAI, openai_completions.read),
+    "responses": (Dialect.OPENAI, openai_responses.read),
+    "messages": (Dialect.ANTHROPIC, anthropic.read),
+    "messages/count_tokens": (Dialect.ANTHROPIC, anthropic.read_count),
+    "messages/render": (Dialect.ANTHROPIC, anthropic.read_count),
+    "inference/v1/generate": (Dialect.ENGINE, engine.read_generate),
+    "generate": (Dialect.ENGINE, engine.read_generate),
+    **dict.fromkeys(
+        (
+            "chat/completions/render", "chat/completions/batch", "completions/render", "responses/render",
+            "embeddings", "score", "rerank", "pooling", "classify", "tokenize", "detokenize",
+            "images/generations", "audio/speech",
+        ),
+        (Dialect.OPENAI, engine.read_named),
+    ),
+}  # fmt: skip
+"""By the last segments of the path, whatever a gateway has put before them."""
 
-class BadRequest(ValueError):
-    """The body cannot be a request of this API. The message is fixed text: it never quotes the body."""
-
-
-class _Body(msgspec.Struct):
-    """The fields that bear on placement. Raw ones are decoded only if the path says that they hold a prompt."""
-
-    model: msgspec.Raw = msgspec.Raw()
-    messages: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
-    max_tokens: msgspec.Raw = msgspec.Raw()
-    max_completion_tokens: msgspec.Raw = msgspec.Raw()
-    stream: msgspec.Raw = msgspec.Raw()
-    cache_salt: msgspec.Raw = msgspec.Raw()
-    tools: msgspec.Raw = msgspec.Raw()
-    documents: msgspec.Raw = msgspec.Raw()
-    chat_template: msgspec.Raw = msgspec.Raw()
-    chat_template_kwargs: msgspec.Raw = msgspec.Raw()
-    add_generation_prompt: msgspec.Raw = msgspec.Raw()
-
-
-_decode = msgspec.json.Decoder(_Body).decode
-
-
-def read_request(path: str, body: bytes) -> InferenceRequest:
-    """`path` may carry a query and a gateway's prefix. Raises BadRequest."""
-    path = path.partition("?")[0].rstrip("/")
-    if not path.endswith(_JSON_PATHS):
-        return InferenceRequest(Dialect.UNKNOWN)
-    if not body:
-        return InferenceRequest(Dialect.OPENAI)
-    try:
-        fields = _decode(body)
-    except RecursionError:
-        raise BadRequest("The request body is nested too deeply.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise BadRequest("The request body is not a JSON object.") from None
-    return InferenceRequest(
-        dialect=Dialect.OPENAI,
-        model=_value(fields.model, str),
-        prompt=_prompt(path, fields),
-        max_tokens=_tokens(fields.max_completion_tokens) or _tokens(fields.max_tokens),
-        stream=_value(fields.stream, bool) or False,
-        cache_salt=_value(fields.cache_salt, str) or "",
-    )
+_FORMS = ("audio/transcriptions", "audio/translations")
+_MOST_SEGMENTS = 3
 
 
-def _prompt(path: str, fields: _Body) -> Prompt | None:
-    if path.endswith(_CHAT):
-        return _chat(fields)
-    return _completion(fields.prompt) if path.endswith(_COMPLETIONS) else None
+def read_request(headers: Mapping[str, str], body: bytes, is_whole: bool = True) -> InferenceRequest:
+    """`headers` have lower-case names and include Envoy's `:method` and `:path`. Raises BadRequest."""
+    request = _read(headers, body) if is_whole and headers.get(":method") == "POST" else _unread(headers)
+    terms = read_terms(headers)
+    return replace(request, terms=terms, model=terms.model or request.model)
 
 
-def _chat(fields: _Body) -> ChatPrompt | None:
-    messages = _value(fields.messages, list[dict[str, Any]])
-    # A template that comes with the request renders text that we do not know.
-    if not messages or _value(fields.chat_template, str):
-        return None
-    variables = _value(fields.chat_template_kwargs, dict[str, Any]) or {}
-    for name in ("tools", "documents"):
-        if value := _value(getattr(fields, name), list[Any]):
-            variables[name] = value
-    generate = _value(fields.add_generation_prompt, bool)
-    return ChatPrompt(messages, variables if generate is None else variables | {"add_generation_prompt": generate})
+def dialect_of(headers: Mapping[str, str]) -> Dialect:
+    """Whose shape an error has to have."""
+    return _unread(headers).dialect
 
 
-def _completion(raw: msgspec.Raw) -> TextPrompt | TokenPrompt | None:
-    """A list of prompts is placed by its first: engines run its members side by side, on one worker."""
-    text = _value(raw, str)
-    if text is not None:
-        return TextPrompt(text)
-    tokens = _value(raw, list[int])
-    if tokens:
-        return TokenPrompt(tokens)
-    texts = _value(raw, list[str])
-    if texts:
-        return TextPrompt(texts[0])
-    lists = _value(raw, list[list[int]])
-    return TokenPrompt(lists[0]) if lists else None
+def _read(headers: Mapping[str, str], body: bytes) -> InferenceRequest:
+    for path in paths(headers):
+        tail = _tail(path, _FORMS)
+        if tail:
+            return InferenceRequest(Dialect.OPENAI, model=read_model(body))
+        if (tail := _tail(path, APIS)) and body:
+            return _json(APIS[tail], headers.get("content-encoding", ""), body)
+    return _unread(headers)
 
 
-def _tokens(raw: msgspec.Raw) -> int | None:
-    value = _value(raw, int)
-    return value if value is not None and 0 < value < _MOST_TOKENS else None
+def _json(api: Api, encoding: str, body: bytes) -> InferenceRequest:
+    dialect, read = api
+    plain = unpack(encoding, body) if encoding else body
+    return InferenceRequest(dialect) if plain is None else read(plain)
 
 
-def _value(raw: msgspec.Raw, type_: Any) -> Any:
-    """The value if it is there and of this type, else None: the engine will say what is wrong with it."""
-    if not raw:
-        return None
-    try:
-        return msgspec.json.decode(raw, type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+def _unread(headers: Mapping[str, str]) -> InferenceRequest:
+    tails = (_tail(path, APIS) for path in paths(headers))
+    return InferenceRequest(next((APIS[tail][0] for tail in tails if tail), Dialect.UNKNOWN))
+
+
+def _tail(path: str, known: Mapping[str, Api] | tuple[str, ...]) -> str:
+    """The most of the path's last segments that are known, "" if none are."""
+    segments = path.partition("?")[0].partition("#")[0].strip("/").split("/")
+    for length in range(min(_MOST_SEGMENTS, len(segments)), 0, -1):
+        if (tail := "/".join(segments[-length:])) in known:
+            return tail
+    return ""

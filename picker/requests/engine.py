@@ -1,0 +1,66 @@
+"""The engines' own APIs: vLLM's token-in generate, SGLang's generate, and calls that compute no prompt."""
+
+from __future__ import annotations
+
+import msgspec
+
+from picker.requests.body import count, fields, text, value
+from picker.requests.model import Dialect, InferenceRequest, PendingPrompt
+from picker.requests.openai_completions import first_prompt
+
+
+class Generate(msgspec.Struct):
+    """The fields that bear on placement: `token_ids` is vLLM's, `input_ids` and `text` are SGLang's."""
+
+    model: msgspec.Raw = msgspec.Raw()
+    token_ids: msgspec.Raw = msgspec.Raw()
+    input_ids: msgspec.Raw = msgspec.Raw()
+    text: msgspec.Raw = msgspec.Raw()
+    features: msgspec.Raw = msgspec.Raw()
+    sampling_params: msgspec.Raw = msgspec.Raw()
+    stream: msgspec.Raw = msgspec.Raw()
+    cache_salt: msgspec.Raw = msgspec.Raw()
+    priority: msgspec.Raw = msgspec.Raw()
+
+
+class Sampling(msgspec.Struct):
+    """`max_tokens` is vLLM's, `max_new_tokens` SGLang's."""
+
+    max_tokens: msgspec.Raw = msgspec.Raw()
+    max_new_tokens: msgspec.Raw = msgspec.Raw()
+    n: msgspec.Raw = msgspec.Raw()
+
+
+class Named(msgspec.Struct):
+    """A request of which only the model matters."""
+
+    model: msgspec.Raw = msgspec.Raw()
+    stream: msgspec.Raw = msgspec.Raw()
+
+
+def read_generate(body: bytes) -> InferenceRequest:
+    """Raises BadRequest."""
+    generate = fields(Generate, body)
+    sampling = value(generate.sampling_params, Sampling) or Sampling()
+    prompt = generate.token_ids or generate.input_ids or generate.text
+    # Features are images: what an engine caches for their tokens is not told by the tokens.
+    has_features = value(generate.features, dict[str, msgspec.Raw]) is not None
+    is_known = bool(prompt) and not has_features
+    return InferenceRequest(
+        Dialect.ENGINE,
+        model=value(generate.model, str),
+        prompt=PendingPrompt(lambda: first_prompt(prompt), memoryview(prompt).nbytes) if is_known else None,
+        max_tokens=count(sampling.max_tokens) or count(sampling.max_new_tokens),
+        answers=count(sampling.n) or 1,
+        stream=value(generate.stream, bool) or False,
+        cache_salt=text(generate.cache_salt),
+        priority=value(generate.priority, int) or 0,
+    )
+
+
+def read_named(body: bytes) -> InferenceRequest:
+    """Embeddings, scores, ranks, tokens: work that leaves nothing in a prefix cache. Raises BadRequest."""
+    named = fields(Named, body)
+    return InferenceRequest(
+        Dialect.OPENAI, model=value(named.model, str), max_tokens=0, stream=value(named.stream, bool) or False
+    )
