@@ -30,4 +30,7 @@ def _host(text: str) -> str | None:
         address = ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
     except ValueError:
         return None
+    # What follows the % of a scope may be any text, also one that ends a header.
+    if "%" in text:
+        return None
     return f"[{address}]" if address.version == 6 else str(address)
