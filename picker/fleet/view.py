@@ -190,6 +190,10 @@ class View:
         """Slots whose worker serves this model or adapter, ready or not."""
         return self._mask("model", model, lambda facts: model in facts.models or model in facts.adapters)
 
+    def unnamed(self) -> Bools:
+        """Slots whose worker has not said yet what it serves."""
+        return self._mask("unnamed", None, lambda facts: not facts.models)
+
     def within(self, subset: frozenset[str]) -> Bools:
         """Slots whose endpoint, or whose address at any port, is in this set of canonical spellings."""
         return self._mask("subset", subset, lambda facts: facts.endpoint in subset or host_of(facts.endpoint) in subset)

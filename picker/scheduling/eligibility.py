@@ -53,6 +53,11 @@ def eligible(request: SchedulingRequest, view: View) -> Bools | Refused:
         before, left = left, left & passed
         excluded[name] = int(np.count_nonzero(before)) - int(np.count_nonzero(left))
         if not left.any():
-            return Refused(reason, excluded)
+            return Refused(_in_time(reason, view), excluded)
     others = left & ~view.within(request.avoid) if request.avoid else left
     return others if others.any() else left
+
+
+def _in_time(reason: Reason, view: View) -> Reason:
+    """Workers that are still loading do not say what they will serve; clients do not ask again after "unknown"."""
+    return Reason.NOT_READY if reason is Reason.UNKNOWN_MODEL and view.unnamed().any() else reason
