@@ -20,9 +20,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
 import structlog
 from redis.asyncio import Redis
 
+from picker.fleet.endpoints import canonical
 from picker.fleet.fence import Arrival, Fence, FenceSettings
 from picker.fleet.view import View
 from picker.prompts.chain import HASH_ID
@@ -114,6 +116,8 @@ class Feed:
         """Set once all workers and all snapshots that Redis had at the beginning have been read."""
         self.foreign = 0
         """Records that no agent of this schema wrote, ignored."""
+        self.faults = 0
+        """Sessions that ended by a defect of ours."""
         self._view = view
         self._settings = settings
         self._reader = Reader(client, keys, settings.deadline_s)
@@ -152,6 +156,11 @@ class Feed:
                 await self._session()
             except* FAILURES as failures:
                 self._note_down(_first(failures))
+            except* Exception as faults:
+                # A fault of ours must not take down a picker whose view is still good.
+                self.faults += 1
+                _log.error("feed_failed", exc_info=_first(faults), consequence="the view stays as it is")
+                await asyncio.sleep(self._settings.longest_retry_s)
             await asyncio.sleep(self._backoff.next())
 
     async def _session(self) -> None:
@@ -241,7 +250,10 @@ class Feed:
                     self._take_registration(member, registration, now)
 
     def _take_registration(self, member: _Member, registration: Registration, now: float) -> None:
-        record = registration.record
+        record = _with_canonical_endpoint(registration.record)
+        if record is None:
+            self._refuse_endpoint(member, registration)
+            return
         # Another epoch in the load record is that of an agent that was replaced and does not know it yet.
         if member.load is None or record.epoch != member.load.epoch:
             return
@@ -253,6 +265,14 @@ class Feed:
             self._view.update_facts(slot, record)
         member.slot, member.known = slot, (record.epoch, registration.facts)
         self._ensure_fence(record, slot)
+
+    def _refuse_endpoint(self, member: _Member, registration: Registration) -> None:
+        """It would stand in a header as it is: Envoy ignores a name and takes a comma for the next endpoint."""
+        self.foreign += 1
+        # Known, so that it is not looked up again before it changes.
+        self._retire(member)
+        member.known = (registration.record.epoch, registration.facts)
+        _log.error("worker_endpoint_unusable", worker=member.worker, advice="it must be ip:port, IPv6 in brackets")
 
     def _ensure_fence(self, record: WorkerRecord, slot: int) -> None:
         if record.publishes_kv and record.epoch not in self._fences:
@@ -300,8 +320,7 @@ class Feed:
             _log.info("hash_agrees", hash=HASH_ID)
             return
         _log.error("hash_differs", agents=hash_id, ours=HASH_ID, consequence="no worker gets credit for its cache")
-        for fence in self._fences.values():
-            self._doubt(fence)
+        self._doubt_all(self._fences.values())
 
     # What they hold.
 
@@ -373,6 +392,10 @@ class Feed:
         if self._is_current(fence):
             self._view.index.trust(fence.slot, False)
 
+    def _doubt_all(self, fences: Iterable[Fence]) -> None:
+        for fence in fences:
+            self._doubt(fence)
+
     def _due_fences(self) -> list[Fence]:
         if not self._hash_agrees:
             return []
@@ -382,7 +405,16 @@ class Feed:
         if fences:
             await self._find_cursor()
         for batch in _batches(fences, self._settings.reload_workers):
-            await self._reload_batch([fence for fence in batch if self._is_current(fence)])
+            current = [fence for fence in batch if self._is_current(fence)]
+            try:
+                await self._reload_batch(current)
+            except Foreign:
+                self.foreign += 1
+                self._doubt_all(current)
+            except BaseException:
+                # Restored in part, they would be neither trusted nor reloaded.
+                self._doubt_all(current)
+                raise
 
     async def _reload_batch(self, fences: Sequence[Fence]) -> None:
         for fence in fences:
@@ -473,6 +505,13 @@ class Feed:
         if not self._is_down_logged:
             self._is_down_logged = True
             _log.warning("redis_down", reason=reason(error), consequence="the view stays as it is")
+
+
+def _with_canonical_endpoint(record: WorkerRecord) -> WorkerRecord | None:
+    endpoint = canonical(record.endpoint)
+    if endpoint is None or not endpoint.rpartition(":")[2].isdecimal():
+        return None
+    return msgspec.structs.replace(record, endpoint=endpoint)
 
 
 def _epoch(member: _Member) -> int:

@@ -1,0 +1,119 @@
+"""What a picker makes of a Redis that holds what no agent of ours would write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from picker.fleet.feed import Feed, FeedSettings
+from picker.fleet.view import View
+from picker.redisview.connection import connect
+from picker.redisview.keys import Keys
+from picker.redisview.records import KvEvent, KvOp, LoadRecord, Snapshot, WorkerRecord, WorkerState, xor_of
+from picker.simulation.valkey import ValkeyServer
+
+KEYS = Keys("pool")
+GOOD = "10.0.0.1:8000"
+SETTINGS = FeedSettings(poll_s=0.02, longest_retry_s=0.1)
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[Redis]:
+    server = ValkeyServer()
+    await server.start()
+    client = connect(server.url)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+        await server.stop()
+
+
+@asynccontextmanager
+async def picker(redis: Redis) -> AsyncIterator[tuple[Feed, View]]:
+    view = View(stale_after_s=600.0)
+    feed = Feed(redis, KEYS, view, SETTINGS)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(feed.run())
+        yield feed, view
+        task.cancel()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def register(redis: Redis, worker: str, epoch: int, endpoint: str | None = None, **load: Any) -> None:
+    record = WorkerRecord(
+        worker=worker, epoch=epoch, endpoint=endpoint or worker, state=WorkerState.READY, models=("llama",)
+    )
+    fields: dict[Any, Any] = {"record": record.pack(), "epoch": epoch, "facts": 1}
+    await redis.hset(KEYS.worker(worker), mapping=fields)  # type: ignore[misc]
+    await redis.hset(KEYS.load, worker, LoadRecord(epoch, 1, 1, **load).pack())  # type: ignore[misc,arg-type]
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["evil", "10.0.0.2:1,10.0.0.3:1", "10.0.0.2:1\nx: y", "[fe80::1%a\nb]:1", "10.0.0.2"]
+)
+async def test_only_an_address_with_a_port_becomes_an_endpoint(redis: Redis, endpoint: str) -> None:
+    await register(redis, "bad", 1, endpoint)
+    await register(redis, GOOD, 2)
+    await register(redis, "v6", 3, "[FD00:0::5]:8000")
+    async with picker(redis) as (feed, view):
+        await until(lambda: len(view.usable_endpoints()) == 2)
+        assert view.usable_endpoints() == (GOOD, "[fd00::5]:8000")
+        assert feed.foreign == 1
+
+
+async def test_a_load_hash_that_turns_into_something_else_stops_nothing(redis: Redis) -> None:
+    await register(redis, GOOD, 2, kv_seq=5)
+    async with picker(redis) as (feed, view):
+        await until(lambda: feed.synced.is_set() and feed.statistics().dirty == 1)
+        await redis.set(KEYS.load, "text")
+        seen = feed.foreign
+        # The dirty worker is reloaded meanwhile, which reads the load records too.
+        await until(lambda: feed.foreign > seen + 40)
+        assert view.usable_endpoints() == (GOOD,)
+        assert feed.faults == 0
+
+
+async def test_a_reload_that_redis_interrupts_is_made_again(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    await register(redis, GOOD, 2, kv_seq=1, kv_count=2, kv_xor=xor_of([7, 8]))
+    await register(redis, "10.0.0.2:8000", 3, kv_seq=1, kv_count=1, kv_xor=7)
+    # The first worker's snapshot is up to date, the second one's needs the stream.
+    await redis.set(KEYS.snapshot(2), Snapshot(2, 1, (0, 0), [7, 8]).pack())
+    await redis.set(KEYS.snapshot(3), Snapshot(3, 0, (0, 0), []).pack())
+    await redis.xadd(KEYS.events, {"e": KvEvent(3, 1, KvOp.STORE, (7,)).pack()})
+    failures = iter([ConnectionError("gone")])
+    async with picker(redis) as (feed, view):
+        events = feed._reader.events
+
+        async def interrupted(*arguments: Any) -> Any:
+            for failure in failures:
+                raise failure
+            return await events(*arguments)
+
+        monkeypatch.setattr(feed._reader, "events", interrupted)
+        await until(lambda: next(failures, None) is None and feed.synced.is_set())
+        slots = [view.slot_of(GOOD, 2), view.slot_of("10.0.0.2:8000", 3)]
+        await until(lambda: all(slot is not None and view.index.owners(7) >> slot & 1 for slot in slots))
+
+
+async def test_a_defect_of_ours_leaves_the_view_as_it_is_and_is_tried_again(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await register(redis, GOOD, 2)
+    async with picker(redis) as (feed, view):
+        await until(lambda: view.usable_endpoints() == (GOOD,))
+        with monkeypatch.context() as broken:
+            broken.setattr(view, "update_load", None)
+            await until(lambda: feed.faults > 1)
+        await register(redis, "10.0.0.2:8000", 3)
+        await until(lambda: len(view.usable_endpoints()) == 2)
