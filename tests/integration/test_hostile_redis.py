@@ -91,17 +91,17 @@ async def test_a_reload_that_redis_interrupts_is_made_again(redis: Redis, monkey
     await redis.set(KEYS.snapshot(2), Snapshot(2, 1, (0, 0), [7, 8]).pack())
     await redis.set(KEYS.snapshot(3), Snapshot(3, 0, (0, 0), []).pack())
     await redis.xadd(KEYS.events, {"e": KvEvent(3, 1, KvOp.STORE, (7,)).pack()})
-    failures = iter([ConnectionError("gone")])
+    failures = [ConnectionError("gone")]
     async with picker(redis) as (feed, view):
         events = feed._reader.events
 
         async def interrupted(*arguments: Any) -> Any:
-            for failure in failures:
-                raise failure
+            if failures:
+                raise failures.pop()
             return await events(*arguments)
 
         monkeypatch.setattr(feed._reader, "events", interrupted)
-        await until(lambda: next(failures, None) is None and feed.synced.is_set())
+        await until(lambda: not failures and feed.synced.is_set())
         slots = [view.slot_of(GOOD, 2), view.slot_of("10.0.0.2:8000", 3)]
         await until(lambda: all(slot is not None and view.index.owners(7) >> slot & 1 for slot in slots))
 
