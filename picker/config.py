@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from picker.scheduling.decide import FALLBACKS
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import expected_delay
 
@@ -60,6 +61,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics: host:port for Prometheus.
     redis, pool: where agents publish, and under which name.
     policy: one of the names of `picker.scheduling.policies.POLICIES`.
+    fallbacks: endpoints named after the first, for Envoy's retries. 0 for gateways that take only one (ORIGINAL_DST).
+    rewrites: from a model's name in a request to the one that workers know, or to several with weights (a canary). Only
+    the bytes of the name change in the body.
     worker_model: assumed speed of a worker; its real one is learnt.
     tokenizers: for each model, the folder that holds its tokenizer.json and chat template. A model without one is
     matched by the prompt's text, against what this picker has placed itself.
@@ -77,6 +81,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     redis: str = "redis://127.0.0.1:6379"
     pool: str = "default"
     policy: str = expected_delay.NAME
+    fallbacks: Annotated[int, msgspec.Meta(ge=0, le=15)] = FALLBACKS
+    rewrites: dict[str, str | dict[str, Annotated[float, msgspec.Meta(gt=0)]]] = {}
     worker_model: WorkerModel = WorkerModel()
     tokenizers: dict[str, str] = {}
     reveal_endpoint: bool = False

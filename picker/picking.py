@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 
 import structlog
@@ -22,6 +24,7 @@ from picker.fleet.view import View
 from picker.prompts.reader import LOAD_ONLY, PrefixChain, PromptReader
 from picker.requests.model import InferenceRequest
 from picker.requests.read import BadRequest, read_request
+from picker.requests.rewrite import splice_model
 from picker.scheduling.decide import decide
 from picker.scheduling.decision import MESSAGE, STATUS, Refused, Routed
 from picker.scheduling.policies import POLICIES
@@ -61,6 +64,8 @@ class Picker:
         self._limits = config.limits
         self._threads = ThreadPoolExecutor(config.limits.tokenizer_threads, "tokenizer")
         self._rng = Random()
+        self._fallbacks = config.fallbacks
+        self._rewrites = config.rewrites
         self._conformance = config.conformance
         self._attempts = Attempts()
         self._sequence = 0
@@ -70,9 +75,10 @@ class Picker:
         started = time.monotonic()
         try:
             return await self._pick(wanted)
-        except Exception:
+        except Exception as error:
             self._metrics.errors.inc()
-            log.exception("pick failed; left to Envoy")
+            # Neither the text of an exception nor its traceback: they may quote the prompt.
+            log.error("pick failed; left to Envoy", error=type(error).__name__, at=_where(error))
             return Picked(())
         finally:
             self._metrics.pick_seconds.observe(time.monotonic() - started)
@@ -99,10 +105,23 @@ class Picker:
             request = await self._read(wanted)
         except BadRequest as error:
             return self._refuse(400, "bad-request", str(error))
+        request, new_body = self._renamed(request, wanted.body)
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
         # From here to the end nothing awaits: a decision is booked before the next one looks at the books.
-        return self._place(wanted, request, prefix)
+        answer = self._place(wanted, request, prefix)
+        return replace(answer, new_body=new_body) if isinstance(answer, Picked) and new_body else answer
+
+    def _renamed(self, request: InferenceRequest, body: bytes) -> tuple[InferenceRequest, bytes | None]:
+        """The request under the name that workers know, and its body with that name if it had another."""
+        target = self._rewrites.get(request.model or "", request.model)
+        if isinstance(target, dict):
+            [target] = self._rng.choices(list(target), list(target.values()))
+        # A name that a header asks for has replaced the body's in `request` already.
+        if target is None or (target == request.model and not request.terms.model):
+            return request, None
+        new_body = splice_model(body, target)
+        return (request, None) if new_body is None else (replace(request, model=target), new_body)
 
     def _place(self, wanted: Pick, request: InferenceRequest, prefix: PrefixChain) -> Picked | NotPicked:
         scheduling = SchedulingRequest(
@@ -118,7 +137,7 @@ class Picker:
         )
         self._sequence += 1
         now = time.monotonic()
-        decision = decide(scheduling, self._view, self._policy, self._model, now, self._rng)
+        decision = decide(scheduling, self._view, self._policy, self._model, now, self._rng, self._fallbacks)
         if isinstance(decision, Refused):
             return self._refuse(STATUS[decision.reason], decision.reason, MESSAGE[decision.reason])
         self._attempts.note(wanted.headers, decision.endpoints[0])
@@ -170,3 +189,9 @@ def _expected_output(request: InferenceRequest) -> int:
     """Tokens, of all answers together."""
     each = EXPECTED_OUTPUT_TOKENS if request.max_tokens is None else min(request.max_tokens, EXPECTED_OUTPUT_TOKENS)
     return each * min(request.answers, _MOST_ANSWERS)
+
+
+def _where(error: BaseException) -> str:
+    """The file and line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

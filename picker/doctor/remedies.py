@@ -12,6 +12,10 @@ grpc_service:
     retry_on: unavailable,connect-failure,reset
     num_retries: 2
     retry_back_off: {base_interval: 0.025s, max_interval: 0.1s}
+    retry_host_predicate:
+    - name: envoy.retry_host_predicates.previous_hosts
+      typed_config: {"@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}
+    host_selection_retry_max_attempts: 5
 """
 
 HEADER_STRIP = """\
@@ -19,7 +23,13 @@ early_header_mutation_extensions:
 - name: envoy.http.early_header_mutation.header_mutation
   typed_config:
     "@type": type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation
-    mutations: [{remove: x-gateway-destination-endpoint}]
+    mutations:
+    - remove: x-gateway-destination-endpoint
+    - remove: x-gateway-destination-endpoint-subset
+    - remove: x-gateway-destination-endpoint-served
+    - remove: x-prefiller-host-port
+    - remove: x-encoder-hosts-ports
+    - remove: x-data-parallel-host-port
 """
 
 OVERRIDE_HOST = """\

@@ -20,7 +20,8 @@ from picker.extproc.events import (
     ResponseTrailers,
 )
 from picker.fleet.endpoints import canonical
-from picker.requests.errors import openai_error
+from picker.requests.errors import error_body
+from picker.requests.read import dialect_of
 
 DESTINATION = "x-gateway-destination-endpoint"
 SUBSET = "x-gateway-destination-endpoint-subset"
@@ -227,16 +228,36 @@ def _(action: do.SendResponseHeadersContinue) -> bytes:
     return bytes(message.SerializeToString())
 
 
+_GRPC_STATUS = {400: 3, 404: 12, 408: 4, 413: 8, 429: 8, 503: 14}
+"""HTTP to gRPC: INVALID_ARGUMENT, UNIMPLEMENTED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE."""
+_UNKNOWN = 2
+_RETRY_AFTER_S = {429: "1", 503: "5"}
+_DROPPED = {
+    "picker-busy": "rejected-saturated",
+    "no-workers": "rejected-no-endpoints",
+    "no-worker-ready": "rejected-no-endpoints",
+    "subset-has-no-worker": "rejected-no-endpoints",
+}
+"""Our reasons in the words of the reference picker's header, for the reasons that it has."""
+
+
 @build.register
 def _(action: do.SendRefusal) -> bytes:
     message = pb.ProcessingResponse()
     immediate = message.immediate_response
     immediate.status.code = http_status_pb2.StatusCode.Name(action.status)
-    immediate.body = openai_error(action.status, action.reason, action.message)
+    immediate.body = error_body(dialect_of(action.headers), action.status, action.reason, action.message)
+    if action.headers.get("content-type", "").startswith("application/grpc"):
+        # Envoy answers a gRPC client with trailers only, and this status in them.
+        immediate.grpc_status.status = _GRPC_STATUS.get(action.status, _UNKNOWN)
     # Shows up as %RESPONSE_CODE_DETAILS% in Envoy's access log.
     immediate.details = f"picker:{action.reason}"
     _set(immediate.headers, "content-type", "application/json")
     _set(immediate.headers, REASON, action.reason)
+    if action.reason in _DROPPED:
+        _set(immediate.headers, DROPPED, _DROPPED[action.reason])
+    if action.status in _RETRY_AFTER_S:
+        _set(immediate.headers, "retry-after", _RETRY_AFTER_S[action.status])
     return bytes(message.SerializeToString())
 
 

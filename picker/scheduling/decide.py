@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from picker.fleet.inflight import Floats
-from picker.fleet.view import Bools, View
+from picker.fleet.view import View
 from picker.scheduling.decision import Decision, Refused, Routed
 from picker.scheduling.eligibility import eligible
 from picker.scheduling.model import WorkerModel
@@ -27,9 +27,18 @@ FALLBACKS = 2
 
 
 def decide(
-    request: SchedulingRequest, view: View, policy: Policy, model: WorkerModel, now: float, rng: Random
+    request: SchedulingRequest,
+    view: View,
+    policy: Policy,
+    model: WorkerModel,
+    now: float,
+    rng: Random,
+    fallbacks: int = FALLBACKS,
 ) -> Decision:
-    """Where this request should go. `now` is on the clock of the view's bookings, in seconds."""
+    """Where this request should go. `now` is on the clock of the view's bookings, in seconds.
+
+    `fallbacks` is how many endpoints to name after the first.
+    """
     candidates = eligible(request, view)
     if isinstance(candidates, Refused):
         return candidates
@@ -38,7 +47,7 @@ def decide(
     situation = Situation(request, view, candidates, hits, work, model, now)
     terms = policy.terms(situation)
     cost = np.where(candidates, sum(terms.values()), np.inf)
-    order = _cheapest(cost, candidates, rng)
+    order = _cheapest(cost, min(1 + fallbacks, int(np.count_nonzero(candidates))), rng)
     winner = order[0]
     return Routed(
         slots=order,
@@ -50,9 +59,8 @@ def decide(
     )
 
 
-def _cheapest(cost: Floats, candidates: Bools, rng: Random) -> tuple[int, ...]:
+def _cheapest(cost: Floats, count: int, rng: Random) -> tuple[int, ...]:
     """The slots of least cost, cheapest first, equals in random order: else the first worker gets every cold start."""
-    count = min(1 + FALLBACKS, int(np.count_nonzero(candidates)))
     bound = np.partition(cost, count - 1)[count - 1]
     below, equal = np.flatnonzero(cost < bound).tolist(), np.flatnonzero(cost == bound)
     chosen = below + [int(equal[i]) for i in rng.sample(range(len(equal)), count - len(below))]
