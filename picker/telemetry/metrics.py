@@ -42,15 +42,16 @@ class Metrics:
             buckets=_ANSWER_SECONDS,
         )  # fmt: skip
         self._rung = {rung: self._rungs.labels(rung.value) for rung in Rung}
-        self._models: set[str] = set()
+        self._routed = self._requests.labels("route", "")
+        self._tokens: dict[str, tuple[Counter, Counter]] = {}
 
     def routed(self, model: str, prompt_tokens: int, hit_tokens: int, rung: Rung) -> None:
         """A request was placed."""
-        self._requests.labels("route", "").inc()
+        self._routed.inc()
         self._rung[rung].inc()
-        label = self._model(model)
-        self._prompt_tokens.labels(label).inc(prompt_tokens)
-        self._hit_tokens.labels(label).inc(hit_tokens)
+        prompt, hit = self._tokens.get(model) or self._tokens_of(model)
+        prompt.inc(prompt_tokens)
+        hit.inc(hit_tokens)
 
     def passed(self, reason: str) -> None:
         """A request was left to Envoy's own choice."""
@@ -86,13 +87,12 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"picker_{name}", text, labels, registry=self.registry)
 
-    def _model(self, model: str) -> str:
+    def _tokens_of(self, model: str) -> tuple[Counter, Counter]:
         """Only models that workers serve get here, but a fleet with a thousand adapters is a thousand series."""
-        if model not in self._models:
-            if len(self._models) >= _MOST_MODELS:
-                return _OTHER
-            self._models.add(model)
-        return model
+        if len(self._tokens) >= _MOST_MODELS:
+            return self._prompt_tokens.labels(_OTHER), self._hit_tokens.labels(_OTHER)
+        self._tokens[model] = self._prompt_tokens.labels(model), self._hit_tokens.labels(model)
+        return self._tokens[model]
 
 
 class _Gauges(Collector):
