@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -87,9 +88,28 @@ class Process:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports on loopback that nobody listens on at the moment, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """TCP ports on loopback that nobody listens on at the moment, all different.
+
+    From below the range that the kernel takes for outgoing connections: a port from within it may be an outgoing
+    connection's by the time that the server starts which it was meant for.
+    """
+    ports: list[int] = []
+    for port in random.sample(range(_FIRST_PORT, _EPHEMERAL_FROM), _EPHEMERAL_FROM - _FIRST_PORT):
+        if len(ports) == count:
+            return ports
+        if _is_free(port):
+            ports.append(port)
+    raise DidNotStart(f"there are no {count} free ports between {_FIRST_PORT} and {_EPHEMERAL_FROM}")
+
+
+# Linux begins at 32768, others later.
+_FIRST_PORT, _EPHEMERAL_FROM = 10_000, 32_000
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import socket
 import tempfile
 from pathlib import Path
 from types import TracebackType
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+
+from picker.simulation.process import free_ports
 
 _HOST = "127.0.0.1"
 _POLL_S = 0.02
@@ -44,7 +45,7 @@ class ValkeyServer:
     def __init__(self, binary: Path | None = None, start_s: float = 10.0):
         self._binary = binary or bundled_binary()
         self._start_s = start_s
-        self._port = _free_port()
+        [self._port] = free_ports(1)
         self._process: asyncio.subprocess.Process | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="picker-valkey-")
 
@@ -125,13 +126,6 @@ class ValkeyServer:
                 await asyncio.sleep(_POLL_S)
         finally:
             await client.aclose()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _tail(log: Path) -> str:

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import pytest_asyncio
+
 from picker.extproc.conversation import Settings
 from picker.extproc.events import NotPicked, Picked
-
 from tests.integration.real_envoy import MODES, WITH_BODY, RealEnvoy, real_envoy, tell
 
 pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="module")]
