@@ -102,7 +102,7 @@ async def test_pr_03_a_large_rewritten_body_goes_in_pieces_too(envoy: RealEnvoy)
 
 @pytest.mark.parametrize("mode", ["response-buffered", "response-streamed", "both-full-duplex"])
 async def test_pr_04_a_response_of_44_megabytes_reaches_the_client(envoy: RealEnvoy, mode: str) -> None:
-    # Envoy itself refuses to buffer more than its limit (64 MiB in the shipped files); below it we must not be in the way.
+    # Envoy itself buffers up to its limit (64 MiB in the shipped files); below it we must not be in the way.
     data = b"x" * 44_000_000
     async with httpx.AsyncClient(timeout=60) as client:
         response = await _raw_post(client, envoy.urls[mode] + "/gzip", data)

@@ -93,17 +93,15 @@ async def test_se_09_prompts_of_different_salts_share_nothing(client: httpx.Asyn
 async def test_se_10_se_11_what_a_client_sends_shows_up_nowhere(stack: Stack, client: httpx.AsyncClient) -> None:
     headers = {"authorization": f"Bearer {MARKER}", "content-type": "application/json", "x-request-id": MARKER}
     malformed = f'{{"model": "{MODEL}", "messages": [{{"content": "{MARKER} <script>alert(1)</script>'
-    answers = [
-        await client.post("/v1/chat/completions", content=malformed + "x" * 2_000_000, headers=headers),
-        await client.post("/v1/chat/completions", json=chat(model=MARKER), headers=headers),
-        await client.post(
-            "/v1/chat/completions", json=chat(messages=[{"role": MARKER, "content": MARKER}]), headers=headers
-        ),
-        await client.post("/v1/chat/completions", json=chat(chat_template=f"{{{{ {MARKER} }}}}"), headers=headers),
-        await client.post(
-            "/v1/completions", json={"model": MODEL, "prompt": MARKER, "cache_salt": MARKER, "max_tokens": 1}
-        ),
+    salted = {"model": MODEL, "prompt": MARKER, "cache_salt": MARKER, "max_tokens": 1}
+    requests = [
+        ("/v1/chat/completions", (malformed + "x" * 2_000_000).encode()),
+        ("/v1/chat/completions", json.dumps(chat(model=MARKER)).encode()),
+        ("/v1/chat/completions", json.dumps(chat(messages=[{"role": MARKER, "content": MARKER}])).encode()),
+        ("/v1/chat/completions", json.dumps(chat(chat_template=f"{{{{ {MARKER} }}}}")).encode()),
+        ("/v1/completions", json.dumps(salted).encode()),
     ]
+    answers = [await client.post(path, content=body, headers=headers) for path, body in requests]
     for answer in answers[:2]:
         assert answer.status_code in (400, 404)
         assert answer.headers["content-type"] == "application/json"
