@@ -7,8 +7,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -30,6 +30,7 @@ from picker.scheduling.decision import MESSAGE, STATUS, Refused, Routed
 from picker.scheduling.policies import POLICIES
 from picker.scheduling.request import SchedulingRequest
 from picker.telemetry.metrics import Metrics
+from picker.threads import Threads
 
 log = structlog.get_logger()
 
@@ -38,6 +39,7 @@ EXPECTED_OUTPUT_TOKENS = 256
 """Of a request that does not say; and no request is expected to use up a huge `max_tokens`."""
 
 _QUICK_BODY_BYTES = 1 << 18
+_PARSE_BUDGET_S = 3.0
 _MOST_ANSWERS = 128
 
 
@@ -62,7 +64,9 @@ class Picker:
         self._policy = POLICIES[config.policy]
         self._model = config.worker_model
         self._limits = config.limits
-        self._threads = ThreadPoolExecutor(config.limits.tokenizer_threads, "tokenizer")
+        self._tokenizers = Threads(config.limits.tokenizer_threads, "tokenizer")
+        # One of their own, for work that is short: a model must not go unread because a prompt is long.
+        self._parsers = Threads(1, "parser")
         self._rng = Random()
         self._fallbacks = config.fallbacks
         self._rewrites = config.rewrites
@@ -93,7 +97,8 @@ class Picker:
 
     def close(self) -> None:
         """Lets go of the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._tokenizers.close()
+        self._parsers.close()
 
     async def _pick(self, wanted: Pick) -> Picked | NotPicked:
         if self._is_blind():
@@ -105,6 +110,9 @@ class Picker:
             request = await self._read(wanted)
         except BadRequest as error:
             return self._refuse(400, "bad-request", str(error))
+        except TimeoutError:
+            self._metrics.passed("body-unread")
+            return Picked(())
         request, new_body = self._renamed(request, wanted.body)
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
@@ -157,11 +165,9 @@ class Picker:
         # In time the reader gives what it knows by then; in twice the time it has had no thread, or one huge segment.
         budget_s = self._limits.tokenize_budget_s
         late = threading.Event()
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(budget_s, late.set)
+        timer = asyncio.get_running_loop().call_later(budget_s, late.set)
         try:
-            async with asyncio.timeout(2 * budget_s):
-                return await loop.run_in_executor(self._threads, self._reader.read, *arguments, late.is_set)
+            return await self._tokenizers.run(partial(self._reader.read, *arguments, late.is_set), 2 * budget_s)
         except TimeoutError:
             return LOAD_ONLY
         finally:
@@ -174,11 +180,11 @@ class Picker:
         return tuple(e for e in self._view.usable_endpoints() if e in hosts or host_of(e) in hosts)
 
     async def _read(self, wanted: Pick) -> InferenceRequest:
-        """Raises BadRequest."""
+        """Raises BadRequest, TimeoutError."""
         if len(wanted.body) <= _QUICK_BODY_BYTES and "content-encoding" not in wanted.headers:
             return read_request(wanted.headers, wanted.body, wanted.is_whole)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, read_request, wanted.headers, wanted.body, wanted.is_whole)
+        work = partial(read_request, wanted.headers, wanted.body, wanted.is_whole)
+        return await self._parsers.run(work, _PARSE_BUDGET_S)
 
     def _refuse(self, status: int, reason: str, message: str) -> NotPicked:
         self._metrics.refused(reason)
