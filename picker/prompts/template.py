@@ -10,13 +10,15 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from picker.prompts.content_format import takes_parts
 
 _CONTINUED = "\ufdd1continued "
 """Stands behind a message that is to be continued, to find its end in the text. A noncharacter: no text has it."""
@@ -46,14 +48,8 @@ class ChatTemplate:
 
     @functools.cached_property
     def wants_parts(self) -> bool:
-        """Whether it takes a message's content as a list of parts, by looping over it; else it gets one string.
-
-        vLLM's "openai" and "string" formats, found out by the same sign.
-        """
-        loops = list(self._syntax.find_all(nodes.For))
-        chats = _aliases(self._syntax, "messages")
-        turns = {loop.target.name for loop in loops if isinstance(loop.target, nodes.Name) and _reads(loop.iter, chats)}
-        return any(_reads(loop.iter, turns, "content") for loop in loops)
+        """Whether it takes a message's content as a list of parts; else it gets one string."""
+        return takes_parts(self._syntax)
 
     @functools.cached_property
     def written(self) -> str:
@@ -118,35 +114,6 @@ def _cut(text: str) -> str:
     if place < 0:
         raise CannotRender("the template leaves out what is to be continued")
     return text[:place] if text.startswith(_CONTINUED, place) else text[:place].rstrip()
-
-
-def _aliases(syntax: nodes.Node, name: str) -> set[str]:
-    """The names that `name` is assigned to, whole, filtered or sliced, and itself."""
-    names = {name}
-    assigned = [(each.target, each.node) for each in syntax.find_all(nodes.Assign)]
-    for _ in assigned:
-        names |= {target.name for target, value in assigned if isinstance(target, nodes.Name) and _reads(value, names)}
-    return names
-
-
-def _reads(node: nodes.Node | None, names: set[str], key: str = "") -> bool:
-    """Whether the expression is one of these variables, or their attribute `key`, perhaps filtered or sliced."""
-    return any(_is_named(each, names, key) for each in _inner(node))
-
-
-def _inner(node: nodes.Node | None) -> Iterator[nodes.Node]:
-    while node is not None:
-        yield node
-        is_slice = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
-        node = node.node if isinstance(node, nodes.Filter | nodes.Test) or is_slice else None  # type: ignore[attr-defined]
-
-
-def _is_named(node: nodes.Node, names: set[str], key: str) -> bool:
-    if key and isinstance(node, nodes.Getitem):
-        return isinstance(node.arg, nodes.Const) and node.arg.value == key and _is_named(node.node, names, "")
-    if key and isinstance(node, nodes.Getattr):
-        return node.attr == key and _is_named(node.node, names, "")
-    return not key and isinstance(node, nodes.Name) and node.ctx == "load" and node.name in names
 
 
 def _to_json(

@@ -23,7 +23,7 @@ _TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 _TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 _TIMEOUT = "x-request-timeout"
 _PATHS = (":path", "x-original-path", "x-envoy-original-path")
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s|m)?")
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s|m)?", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 
 
