@@ -88,6 +88,7 @@ class View:
         self._beat = np.zeros(capacity, np.int64)
         self._beat_at = np.zeros(capacity)
         self._observed_at = 0.0
+        self._fresh: Bools | None = None
         self._facts: dict[int, WorkerFacts] = {}
         self._slots: dict[str, int] = {}
         self._free = list(range(capacity - 1, -1, -1))
@@ -126,6 +127,7 @@ class View:
     def update_load(self, slot: int, load: WorkerLoad, now: float) -> None:
         """A worker's load as read at `now` (this process' monotonic clock, seconds)."""
         self._observed_at = now
+        self._fresh = None
         if load.beat != self._beat[slot]:
             self._beat[slot] = load.beat
             self._beat_at[slot] = now
@@ -184,7 +186,9 @@ class View:
         "Lately" is counted up to the last time that Redis was read and not up to now: while Redis is away no beat can
         be seen to move, and that says nothing about the workers.
         """
-        return self.known & (self._observed_at - self._beat_at <= self._stale_after_s)
+        if self._fresh is None:
+            self._fresh = self.known & (self._observed_at - self._beat_at <= self._stale_after_s)
+        return self._fresh
 
     def serving(self, model: str) -> Bools:
         """Slots whose worker serves this model or adapter, ready or not."""
@@ -233,6 +237,7 @@ class View:
 
     def _changed(self) -> None:
         self.version += 1
+        self._fresh = None
         self._masks.clear()
 
     def _mask(self, kind: str, key: object, has: _Predicate) -> Bools:
@@ -252,6 +257,7 @@ class View:
 
     def _grow(self) -> None:
         old = len(self.known)
+        self._fresh = None
         for name, array in vars(self).items():
             if isinstance(array, np.ndarray):
                 setattr(self, name, np.concatenate([array, np.zeros(old, array.dtype)]))

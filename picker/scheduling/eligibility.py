@@ -43,19 +43,31 @@ RULES: tuple[tuple[Reason, str, Rule], ...] = (
 def eligible(request: SchedulingRequest, view: View) -> Bools | Refused:
     """The slots that may serve this request, shape (slots,), or why there is none."""
     left = view.known
+    for _, _, rule in RULES:
+        passed = rule(request, view)
+        if passed is not None:
+            left = left & passed
     if not left.any():
-        return Refused(Reason.NO_WORKERS)
+        return _refusal(request, view)
+    if not request.avoid:
+        return left
+    others = left & ~view.within(request.avoid)
+    return others if others.any() else left
+
+
+def _refusal(request: SchedulingRequest, view: View) -> Refused:
+    """The rule that left nobody, and how many workers each one ruled out up to there."""
+    left = view.known
     excluded: dict[str, int] = {}
     for reason, name, rule in RULES:
         passed = rule(request, view)
-        if passed is None:
+        if passed is None or not left.any():
             continue
         before, left = left, left & passed
-        excluded[name] = int(np.count_nonzero(before)) - int(np.count_nonzero(left))
+        excluded[name] = int(np.count_nonzero(before & ~passed))
         if not left.any():
             return Refused(_in_time(reason, view), excluded)
-    others = left & ~view.within(request.avoid) if request.avoid else left
-    return others if others.any() else left
+    return Refused(Reason.NO_WORKERS)
 
 
 def _in_time(reason: Reason, view: View) -> Reason:

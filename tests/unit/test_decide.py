@@ -57,10 +57,14 @@ def send(view: View, wanted: SchedulingRequest, now: float = 0.0, seed: int = 0,
     return slot
 
 
+_REMEMBERED = ("_fresh", "_speed")
+"""What follows from other arrays and is kept until they change."""
+
+
 def arrays_of(view: View) -> Iterator[tuple[str, np.ndarray]]:
     for holder in (view, view.inflight):
         for name, value in vars(holder).items():
-            if isinstance(value, np.ndarray):
+            if isinstance(value, np.ndarray) and name not in _REMEMBERED:
                 yield f"{type(holder).__name__}.{name}", value
 
 
