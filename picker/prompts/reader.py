@@ -24,6 +24,9 @@ STATES_BYTES = 64 << 20
 TOKENS_BYTES = 64 << 20
 """About 16 million tokens; the states of as many take 2 MB, and 500 bytes for each turn."""
 
+MOST_CHARS = 4 << 20
+"""About a million tokens, more than models take, and two seconds of a core."""
+
 
 def never() -> bool:
     """For those who have the time."""
@@ -38,9 +41,11 @@ class PromptReader:
         tokenizers: Mapping[str, ModelTokenizer],
         states_bytes: int = STATES_BYTES,
         tokens_bytes: int = TOKENS_BYTES,
+        most_chars: int = MOST_CHARS,
     ):
-        """The memos' bounds may be 0: then nothing is remembered."""
+        """The memos' bounds may be 0: then nothing is remembered. Texts above `most_chars` are not tokenised."""
         self._tokenizers = tokenizers
+        self._most_chars = most_chars
         self._incremental = IncrementalReader(states_bytes, tokens_bytes)
 
     def is_slow(self, prompt: PendingPrompt | Prompt | None, model: str) -> bool:
@@ -80,6 +85,8 @@ class PromptReader:
     ) -> PrefixChain | None:
         try:
             text = prompt.text if isinstance(prompt, TextPrompt) else _render(prompt, tokenizer)
+            if len(text) > self._most_chars:
+                return None
             known, is_all = _before_media(text, tokenizer)
             found = self._incremental.read(
                 known, start, tokenizer, should_stop, add_special_tokens=prompt.add_special_tokens
