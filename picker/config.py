@@ -18,6 +18,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     exchange_timeout_s: how long an exchange may take as a whole before its booking is given up.
     max_body_bytes: of one request; beyond it the client gets 413.
     max_held_bytes: of all requests together; beyond it clients get 429.
+    keepalive_s: a proxy that is silent for so long is asked for a sign of life, and taken for gone after as long again.
     max_streams: concurrent ext_proc streams, one for each request in flight.
     tokenizer_threads, tokenize_budget_s: prompts are tokenised in so many threads, and one that takes longer is placed
     by load alone.
@@ -25,6 +26,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     body_timeout_s: float = 30.0
     exchange_timeout_s: float = 3600.0
+    keepalive_s: float = 20.0
     max_body_bytes: int = 64 << 20
     max_held_bytes: int = 1 << 30
     max_streams: int = 40_000

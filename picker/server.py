@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import structlog
 
-from picker.config import Config, Tls
+from picker.config import Config, Limits, Tls
 from picker.debug.health import Health, add_reflection
 from picker.extproc import access_log, eds, service
 from picker.extproc.access_log import AccessLog, Outcome
@@ -107,19 +107,7 @@ class Server:
         stop_metrics()
 
     def _grpc_server(self) -> grpc.aio.Server:
-        limits = self._config.limits
-        server = grpc.aio.server(
-            options=[
-                # A second picker started on this port by mistake must fail, not take a share of the traffic.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", limits.max_body_bytes + _MESSAGE_OVERHEAD),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_concurrent_streams", limits.max_streams),
-                # grpcio's default of 1,000 resets streams at random beyond it.
-                ("grpc.server.max_pending_requests", limits.max_streams),
-                ("grpc.server.max_pending_requests_hard_limit", 2 * limits.max_streams),
-            ]
-        )
+        server = grpc.aio.server(options=grpc_options(self._config.limits))
         handlers = (
             self._ext_proc.handler(),
             EndpointDiscovery(self._endpoints).handler(),
@@ -180,6 +168,27 @@ class Server:
             "dirty_slots": ("Workers whose prefixes do not count at the moment.", feed.dirty),
             "foreign_records": ("Undecodable data met in Redis.", feed.foreign),
         }
+
+
+def grpc_options(limits: Limits) -> list[tuple[str, int]]:
+    """Channel arguments of the gRPC server."""
+    keepalive_ms = round(limits.keepalive_s * 1000)
+    return [
+        # A second picker started on this port by mistake must fail, not take a share of the traffic.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", limits.max_body_bytes + _MESSAGE_OVERHEAD),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", limits.max_streams),
+        # grpcio's default of 1,000 resets streams at random beyond it.
+        ("grpc.server.max_pending_requests", limits.max_streams),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * limits.max_streams),
+        # A proxy whose machine is gone closes nothing: its requests would stay in the books. A ping that is out has a
+        # timeout of its own, 60 s by default, and only two are sent on a connection without data.
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", keepalive_ms),
+        ("grpc.http2.ping_timeout_ms", keepalive_ms),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
 
 
 def _bind(server: grpc.aio.Server, address: str, tls: Tls | None) -> None:

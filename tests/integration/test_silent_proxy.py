@@ -1,0 +1,87 @@
+"""A proxy that is gone without a word, as when its machine has lost power."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import grpc
+import pytest
+
+from picker.config import Limits
+from picker.server import grpc_options
+
+DEADLINE_S = 30.0
+
+
+class Blackhole:
+    """Carries bytes both ways until it is `silent`; then it takes none, and closes nothing."""
+
+    def __init__(self, port: int):
+        self._port = port
+        self._tasks = asyncio.TaskGroup()
+        self.silent = False
+
+    async def __aenter__(self) -> Blackhole:
+        await self._tasks.__aenter__()
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._server.close()
+        self._pumps.cancel()
+        await self._tasks.__aexit__(*error)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._pumps = self._tasks.create_task(self._carry(reader, writer))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            await asyncio.gather(self._pump(reader, inner_writer), self._pump(inner_reader, writer))
+        finally:
+            writer.close()
+            inner_writer.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if not self.silent:
+                    writer.write(data)
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_requests_of_a_proxy_that_fell_silent_end_and_those_of_an_idle_one_do_not(is_silent: bool) -> None:
+    open_streams: set[object] = set()
+
+    async def wait(_: object, context: Any) -> None:
+        open_streams.add(context)
+        try:
+            while isinstance(await context.read(), bytes):
+                pass
+        finally:
+            open_streams.discard(context)
+
+    server = grpc.aio.server(options=grpc_options(Limits(keepalive_s=0.5)))
+    method = grpc.stream_stream_rpc_method_handler(wait, None, None)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test", {"Wait": method})])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with Blackhole(port) as hole, grpc.aio.insecure_channel(f"127.0.0.1:{hole.port}") as channel:
+        call: Any = channel.stream_stream("/test/Wait", None, None)(None)
+        await call.write(b"")
+        async with asyncio.timeout(DEADLINE_S):
+            while not open_streams:
+                await asyncio.sleep(0.01)
+        hole.silent = is_silent
+        # Long enough for several pings that are answered, or one that is not.
+        async with asyncio.timeout(DEADLINE_S):
+            for _ in range(300):
+                await asyncio.sleep(0.01)
+            while is_silent and open_streams:
+                await asyncio.sleep(0.01)
+        assert bool(open_streams) is not is_silent
+        call.cancel()
+        await server.stop(0)
