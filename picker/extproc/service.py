@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, get_args
 
 import grpc
 import structlog
 
-from picker.extproc.actions import Action, Finish, FirstByte, Ignored, Pick, Release, StartTimer
+from picker.extproc.actions import Action, Finish, FirstByte, Ignored, Pick, Release, Send, StartTimer
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Conversation, Settings
 from picker.extproc.events import Closed, DeadlinePassed, Event, NotPicked, Picked
@@ -18,6 +18,9 @@ from picker.extproc.wire import Unreadable, build, parse
 log = structlog.get_logger()
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+_SENDS = frozenset(get_args(Send))
+_TICK_S = 0.25
+"""How late a deadline may be noticed."""
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
@@ -43,8 +46,13 @@ class ExtProcService:
         self._counts = counts
         self._settings = settings
         self._budget = budget
-        self.streams = 0
+        self._open: set[_Stream] = set()
+        self._tick: asyncio.TimerHandle | None = None
+
+    @property
+    def streams(self) -> int:
         """Open streams, one for each request in flight."""
+        return len(self._open)
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """To be added to a server."""
@@ -53,11 +61,20 @@ class ExtProcService:
 
     async def _process(self, _: object, context: Context) -> None:
         stream = _Stream(self._answers, self._counts, Conversation(self._settings, self._budget), context)
-        self.streams += 1
+        self._open.add(stream)
+        if self._tick is None:
+            self._wake_late()
         try:
             await stream.run()
         finally:
-            self.streams -= 1
+            self._open.discard(stream)
+
+    def _wake_late(self) -> None:
+        """Looks at all deadlines, again and again: a timer around each read costs more than the rest of a stream."""
+        loop = asyncio.get_running_loop()
+        for stream in self._open:
+            stream.wake_if_late(loop.time())
+        self._tick = loop.call_later(_TICK_S, self._wake_late) if self._open else None
 
 
 class _Stream:
@@ -68,7 +85,10 @@ class _Stream:
         self._counts = counts
         self._conversation = conversation
         self._context = context
+        self._now = asyncio.get_running_loop().time
+        self._task = asyncio.current_task()
         self._deadline: float | None = None
+        self._is_reading = self._is_late = False
         self._finished = False
         self._events: deque[Event] = deque()
 
@@ -86,13 +106,24 @@ class _Stream:
                 if isinstance(action, Release):
                     self._answers.release(action.placement)
 
-    async def _next(self) -> Event | None:
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                data = await self._context.read()
-        except TimeoutError:
+    def wake_if_late(self, now: float) -> None:
+        """Ends a read whose deadline has passed."""
+        if self._is_reading and self._task and self._deadline is not None and now >= self._deadline:
             self._deadline = None
-            return DeadlinePassed()
+            self._is_late = self._task.cancel()
+
+    async def _next(self) -> Event | None:
+        self._is_reading = True
+        try:
+            data = await self._context.read()
+        except asyncio.CancelledError:
+            # Ours, and nobody else's at the same time?
+            if self._is_late and self._task and self._task.uncancel() == 0:
+                self._is_late = False
+                return DeadlinePassed()
+            raise
+        finally:
+            self._is_reading = False
         # The stubs do not know grpc.aio.EOF.
         return parse(data) if isinstance(data, bytes) else None
 
@@ -100,12 +131,15 @@ class _Stream:
         self._events.append(event)
         while self._events:
             for action in self._conversation.receive(self._events.popleft(), self._now()):
-                await self._perform(action)
+                if type(action) in _SENDS:
+                    await self._context.write(build(cast(Send, action)))
+                elif isinstance(action, Pick):
+                    self._events.append(await self._answers.pick(action))
+                else:
+                    self._note(action)
 
-    async def _perform(self, action: Action) -> None:
+    def _note(self, action: Action) -> None:
         match action:
-            case Pick():
-                self._events.append(await self._answers.pick(action))
             case StartTimer(at=at):
                 self._deadline = at
             case FirstByte(placement=placement):
@@ -116,8 +150,3 @@ class _Stream:
                 self._counts.ignored(kind.__name__, state)
             case Finish():
                 self._finished = True
-            case _:
-                await self._context.write(build(action))
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()

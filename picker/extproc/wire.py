@@ -86,7 +86,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
 
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
-    status = _headers(message.response_headers).get(":status", "")
+    status = next((_text(header) for header in message.response_headers.headers.headers if header.key == ":status"), "")
     return ResponseHeaders(int(status) if len(status) == 3 and status.isdecimal() else 0, _served(message))
 
 
@@ -96,8 +96,13 @@ def _headers(message: pb.HttpHeaders) -> dict[str, str]:
     for header in message.headers.headers:
         name = header.key.lower()
         if name not in headers:
-            headers[name] = header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
+            headers[name] = _text(header)
     return headers
+
+
+def _text(header: base_pb2.HeaderValue) -> str:
+    raw: bytes = header.raw_value
+    return raw.decode("utf-8", "replace") if raw else header.value
 
 
 def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:

@@ -46,7 +46,7 @@ class InFlight:
         self._window_at = np.zeros(capacity)
         self._observed_s = np.zeros(capacity)
         self._predicted_s = np.zeros(capacity)
-        self._speed: Floats | None = None
+        self._speed = np.ones(capacity)
         self._waiting: dict[tuple[int, int], list[Booking]] = {}
         self._unseen: dict[int, dict[Booking, None]] = {}
 
@@ -55,17 +55,17 @@ class InFlight:
 
     def grow(self, capacity: int) -> None:
         """Makes room for more slots."""
-        self._speed = None
         for name, array in vars(self).items():
             if isinstance(array, np.ndarray):
                 setattr(self, name, np.concatenate([array, np.zeros(capacity - len(array), array.dtype)]))
+        self._learn()
 
     def reset(self, slot: int) -> None:
         """A new worker takes this slot."""
-        self._speed = None
         for array in vars(self).values():
             if isinstance(array, np.ndarray):
                 array[slot] = 0
+        self._learn()
 
     def book(self, slot: int, work_s: float, prompt_tokens: int, last_block: int | None, now: float) -> Booking:
         """A request goes to this slot. `last_block` is its deepest index block, by which its first token shows."""
@@ -147,10 +147,6 @@ class InFlight:
         Shrunk towards the pool's mean, so that a worker that was never tried counts as an average one and not as a
         slow one, which would keep it untried for ever.
         """
-        if self._speed is None:
-            predicted = self._predicted_s.sum()
-            pool = (self._observed_s.sum() + CALIBRATION_PRIOR_S) / (predicted + CALIBRATION_PRIOR_S)
-            self._speed = (self._observed_s + CALIBRATION_PRIOR_S * pool) / (self._predicted_s + CALIBRATION_PRIOR_S)
         return self._speed
 
     def utilisation(self, now: float) -> Floats:
@@ -180,6 +176,12 @@ class InFlight:
             self._unseen.pop(booking.slot, None)
 
     def _calibrate(self, slot: int, predicted_s: float, observed_s: float) -> None:
-        self._speed = None
         self._observed_s[slot] = self._observed_s[slot] * _CALIBRATION_DECAY + observed_s
         self._predicted_s[slot] = self._predicted_s[slot] * _CALIBRATION_DECAY + predicted_s
+        self._learn()
+
+    def _learn(self) -> None:
+        """Works out `speed`: each decision reads it, and it changes only where this is called."""
+        predicted = self._predicted_s.sum()
+        pool = (self._observed_s.sum() + CALIBRATION_PRIOR_S) / (predicted + CALIBRATION_PRIOR_S)
+        self._speed = (self._observed_s + CALIBRATION_PRIOR_S * pool) / (self._predicted_s + CALIBRATION_PRIOR_S)

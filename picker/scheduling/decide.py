@@ -61,8 +61,12 @@ def decide(
 
 def _cheapest(cost: Floats, count: int, rng: Random) -> tuple[int, ...]:
     """The slots of least cost, cheapest first, equals in random order: else the first worker gets every cold start."""
-    bound = np.partition(cost, count - 1)[count - 1]
-    below, equal = np.flatnonzero(cost < bound).tolist(), np.flatnonzero(cost == bound)
-    chosen = below + [int(equal[i]) for i in rng.sample(range(len(equal)), count - len(below))]
-    rng.shuffle(chosen)
-    return tuple(sorted(chosen, key=cost.__getitem__))
+    ordered = cost.copy()
+    ordered.partition(count - 1)
+    bound = ordered[count - 1]
+    near: list[int] = np.flatnonzero(cost <= bound).tolist()
+    if len(near) > count:  # more equals at the bound than there is room for
+        equal = [slot for slot in near if cost[slot] == bound]
+        near = [slot for slot in near if cost[slot] < bound]
+        near += rng.sample(equal, count - len(near))
+    return tuple(sorted(near, key=lambda slot: (float(cost[slot]), rng.random())))
