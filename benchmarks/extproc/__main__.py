@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.common.load import precise_loop
-from benchmarks.extproc.contenders import CONTENDERS, KB
+from benchmarks.extproc.contenders import CONTENDERS, KB, MODES, Contender
 from benchmarks.extproc.measure import QUICK, STANDARD, Measurement, Plan, idle_ms_per_s, measure
 from benchmarks.extproc.report import Report, report, tables
 from benchmarks.extproc.rig import Rig, running
@@ -28,6 +29,7 @@ _WIDTH = 120
 
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter rounds at lower rates.")] = False,
+    modes: Annotated[bool, typer.Option("--modes", help="Compare the picker's body modes instead.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write all figures to this file.", dir_okay=False)] = None,
     size: Annotated[list[int] | None, typer.Option(help="Only this body size, in KB (2, 32, 256); repeatable.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second, at every size.", min=1)] = None,
@@ -45,7 +47,7 @@ def main(
     console.width = max(console.width, _WIDTH)
     try:
         with asyncio.Runner(loop_factory=precise_loop) as runner:
-            found = runner.run(_run(plan, console))
+            found = runner.run(_run(MODES if modes else CONTENDERS, plan, console))
     except (DidNotStart, ValkeyFailed) as error:
         console.print(f"benchmark: {error}", style="red")
         raise typer.Exit(2) from None
@@ -56,9 +58,9 @@ def main(
         raise typer.Exit(1)
 
 
-async def _run(plan: Plan, console: Console) -> Report:
+async def _run(contenders: Sequence[Contender], plan: Plan, console: Console) -> Report:
     console.print("Starting Valkey, upstreams, the contenders and Envoy ...")
-    async with running(CONTENDERS) as rig:
+    async with running(contenders) as rig:
         idle = await idle_ms_per_s(rig, min(_IDLE_S, plan.seconds))
         return report(plan, await _measure(rig, plan, console), idle)
 

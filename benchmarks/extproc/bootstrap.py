@@ -28,6 +28,7 @@ def _adapted(resources: dict[str, Any], contender: Contender, endpoints: Sequenc
     ext_proc = manager["http_filters"][0]["typed_config"]
     # Failing open would hide failures from the client, who counts them.
     ext_proc["failure_mode_allow"] = False
+    ext_proc |= contender.filter
     if contender.responder is Responder.PICKER:
         return resources
     # Only a picker takes access logs and knows the workers.

@@ -24,13 +24,15 @@ class Responder(enum.Enum):
 class Contender:
     """One listener of the one Envoy, and a process of its own behind it unless there is nothing to answer.
 
-    `envoy` is the shipped configuration that its listener is made from, `picker` what it adds to the picker's file,
-    `most_bytes` the largest body that it takes part with, `rung` how the picker is to have read the prompts.
+    `envoy` is the shipped configuration that its listener is made from, `filter` what it changes in the ext_proc filter,
+    `picker` what it adds to the picker's file, `most_bytes` the largest body that it takes part with, `rung` how the
+    picker is to have read the prompts.
     """
 
     label: str
     responder: Responder
     envoy: str = "fail-open"
+    filter: dict[str, Any] = field(default_factory=dict)
     picker: dict[str, Any] = field(default_factory=dict)
     most_bytes: int = 1 << 30
     rung: str = "text"
@@ -52,3 +54,29 @@ CONTENDERS = (
     ),
     Contender("picker, full duplex", Responder.PICKER, envoy="full-duplex"),
 )
+
+
+def _in_mode(label: str, rung: str = "text", envoy: str = "fail-open", **modes: str) -> Contender:
+    response = {"response_header_mode": "SEND", "response_trailer_mode": "SEND"}
+    mode = {"request_header_mode": "SEND"} | response | modes
+    unasked = modes["request_body_mode"] == "STREAMED"
+    return Contender(
+        label,
+        Responder.PICKER,
+        envoy=envoy,
+        filter={"processing_mode": mode} | ({"send_body_without_waiting_for_header_response": True} if unasked else {}),
+        rung=rung,
+    )
+
+
+MODES = (
+    NONE,
+    BARE,
+    _in_mode("headers only", "load", request_body_mode="NONE"),
+    _in_mode("buffered", request_body_mode="BUFFERED"),
+    _in_mode("buffered partial", request_body_mode="BUFFERED_PARTIAL"),
+    _in_mode("streamed", request_body_mode="STREAMED", request_trailer_mode="SEND"),
+    _in_mode("full duplex", request_body_mode="FULL_DUPLEX_STREAMED", request_trailer_mode="SEND"),
+    Contender("full duplex both ways", Responder.PICKER, envoy="gateway"),
+)
+"""The picker in each body mode, for `--modes`."""
