@@ -57,7 +57,10 @@ def _message(message: Mapping[str, Any], wants_parts: bool) -> Message:
         seen |= _answered(message, seen["content"])
     elif role == "developer":
         seen["tools"] = message.get("tools")
-    return seen | {name: text for name in ("name", "task") if isinstance(text := message.get(name), str)}
+    for name in ("name", "task"):
+        if isinstance(text := message.get(name), str):
+            seen[name] = text
+    return seen
 
 
 def _joined(parts: Sequence[Any]) -> str:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
 
 from xxhash import xxh3_128_digest
 
@@ -30,15 +32,37 @@ BYTES_PER_TOKEN = 4
 BATCH_CHARS = 1 << 16
 """Tokenised at a time (about 30 ms of a core), between two looks at whether to go on."""
 
-_Step = tuple[ChainState, "array[int]"]
+_HEAD = Struct("<QIB")
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The state after a segment and the index blocks that it completes, as bytes: head, pending tokens, blocks."""
+
+    data: bytes
+
+    @classmethod
+    def after(cls, state: ChainState, packed: bytes) -> _Step:
+        state, blocks = state.advance(packed)
+        head = _HEAD.pack(state.previous, state.tokens, len(state.pending))
+        return cls(head + state.pending + array("Q", blocks).tobytes())
+
+    @property
+    def state(self) -> ChainState:
+        previous, tokens, pending = _HEAD.unpack_from(self.data)
+        return ChainState(previous, tokens, self.data[_HEAD.size : _HEAD.size + pending])
+
+    @property
+    def blocks(self) -> bytes:
+        return self.data[_HEAD.size + self.data[_HEAD.size - 1] :]
 
 
 class IncrementalReader:
     """Texts to prefix chains. Thread-safe."""
 
     def __init__(self, states_bytes: int, tokens_bytes: int):
-        self._states: Memo[_Step] = Memo(states_bytes)
-        self._tokens: Memo[bytes] = Memo(tokens_bytes)
+        self._states = Memo(states_bytes)
+        self._tokens = Memo(tokens_bytes)
 
     def read(
         self,
@@ -53,12 +77,10 @@ class IncrementalReader:
         before, behind = tokenizer.frame if add_special_tokens else ([], [])
         segments = tokenizer.segmenter.split(text)
         digests = [xxh3_128_digest(segment.encode()) for segment in segments]
-        first = ChainState(start).advance(pack(before))
         keys = _keys(start.to_bytes(8, "little") + tokenizer.digest + pack(before), digests)
-        steps = [(first[0], array("Q", first[1])), *self._states.leading(keys)]
+        steps = [_Step.after(ChainState(start), pack(before)), *map(_Step, self._states.leading(keys))]
         known = len(steps) - 1
-        new = self._advance(steps[-1][0], keys[known:], segments[known:], digests[known:], tokenizer, should_stop)
-        steps += new
+        steps += self._advance(steps[-1].state, keys[known:], segments[known:], digests[known:], tokenizer, should_stop)
         self._states.touch(keys[:known])
         return _prefix(steps, segments[len(steps) - 1 :], pack(behind))
 
@@ -80,11 +102,10 @@ class IncrementalReader:
         for batch in _batches(segments):
             if should_stop():
                 break
-            packed = self._tokenise(segments[batch], digests[batch], tokenizer)
-            for each in packed:
-                state, blocks = state.advance(each)
-                steps.append((state, array("Q", blocks)))
-        self._states.put_all((key, step, 8 * len(step[1])) for key, step in zip(keys, steps, strict=False))
+            for packed in self._tokenise(segments[batch], digests[batch], tokenizer):
+                steps.append(_Step.after(state, packed))
+                state = steps[-1].state
+        self._states.put((key, step.data) for key, step in zip(keys, steps, strict=False))
         return steps
 
     def _tokenise(self, segments: Sequence[str], digests: Sequence[bytes], tokenizer: ModelTokenizer) -> list[bytes]:
@@ -94,7 +115,7 @@ class IncrementalReader:
         unseen = {key: segment for key, segment in zip(keys, segments, strict=True) if key not in known}
         encoded = tokenizer.encode_all(list(unseen.values()), add_special_tokens=False) if unseen else []
         fresh = {key: pack(tokens) for key, tokens in zip(unseen, encoded, strict=True)}
-        self._tokens.put_all((key, packed, len(packed)) for key, packed in fresh.items())
+        self._tokens.put(fresh.items())
         known |= fresh
         return [known[key] for key in keys]
 
@@ -117,10 +138,8 @@ def _batches(segments: Sequence[str]) -> Iterator[slice]:
 
 
 def _prefix(steps: Sequence[_Step], rest: Sequence[str], behind: bytes) -> PrefixChain:
-    blocks: list[int] = []
-    for _, each in steps:
-        blocks.extend(each)
-    last = steps[-1][0]
+    blocks = array("Q", b"".join(step.blocks for step in steps)).tolist()
+    last = steps[-1].state
     if rest:
         return PrefixChain(Rung.PART, last.tokens + sum(map(len, rest)) // BYTES_PER_TOKEN, blocks)
     state, more = last.advance(behind)

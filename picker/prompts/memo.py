@@ -1,4 +1,8 @@
-"""A memo that is bounded in bytes and forgets what was not asked for the longest."""
+"""A memo that is bounded in bytes and forgets what was not asked for the longest.
+
+Its values are bytes: of those the garbage collector takes no notice, and a pass over a million objects would hold
+everything else for tens of milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
-OVERHEAD_BYTES = 400
-"""Of an entry in CPython: key, node, value object."""
-
-_Value = TypeVar("_Value")
+OVERHEAD_BYTES = 350
+"""Of an entry in CPython: key, node, the value's head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +26,24 @@ class MemoStatistics:
     evictions: int
 
 
-class Memo(Generic[_Value]):
+class Memo:
     """Values by digest. Thread-safe."""
 
     def __init__(self, most_bytes: int):
         self._most_bytes = most_bytes
-        self._values: OrderedDict[bytes, tuple[_Value, int]] = OrderedDict()
+        self._values: OrderedDict[bytes, bytes] = OrderedDict()
         self._bytes = self._hits = self._misses = self._evictions = 0
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Memo {self.statistics()}>"
 
-    def get(self, key: bytes) -> _Value | None:
+    def get(self, key: bytes) -> bytes | None:
         """The value, None if it is not known (any more)."""
         found = self.leading((key,))
         return found[0] if found else None
 
-    def leading(self, keys: Sequence[bytes]) -> list[_Value]:
+    def leading(self, keys: Sequence[bytes]) -> list[bytes]:
         """The values of the first keys, up to the first one that is not known."""
         with self._lock:
             known = 0
@@ -51,24 +52,20 @@ class Memo(Generic[_Value]):
             self._hits += known
             self._misses += known < len(keys)
             self._touch(keys[:known])
-            return [self._values[key][0] for key in keys[:known]]
+            return [self._values[key] for key in keys[:known]]
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """Counts as having been asked for these just now."""
         with self._lock:
             self._touch([key for key in keys if key in self._values])
 
-    def put(self, key: bytes, value: _Value, size: int) -> None:
-        """Remembers a value whose content takes `size` bytes, at the expense of the oldest."""
-        self.put_all(((key, value, size),))
-
-    def put_all(self, entries: Iterable[tuple[bytes, _Value, int]]) -> None:
-        """Like `put`, for several: the first of them is kept the longest."""
+    def put(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
+        """Remembers these, at the expense of the oldest; the first of them is kept the longest."""
         with self._lock:
-            for key, value, size in reversed(list(entries)):
+            for key, value in reversed(list(entries)):
                 self._forget(key)
-                self._values[key] = value, size + OVERHEAD_BYTES
-                self._bytes += size + OVERHEAD_BYTES
+                self._values[key] = value
+                self._bytes += len(value) + OVERHEAD_BYTES
             while self._bytes > self._most_bytes:
                 self._forget(next(iter(self._values)))
                 self._evictions += 1
@@ -84,5 +81,5 @@ class Memo(Generic[_Value]):
             self._values.move_to_end(key)
 
     def _forget(self, key: bytes) -> None:
-        if (entry := self._values.pop(key, None)) is not None:
-            self._bytes -= entry[1]
+        if (value := self._values.pop(key, None)) is not None:
+            self._bytes -= len(value) + OVERHEAD_BYTES

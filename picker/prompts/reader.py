@@ -22,7 +22,7 @@ QUICK_BYTES = 16 << 10
 
 STATES_BYTES = 64 << 20
 TOKENS_BYTES = 64 << 20
-"""About 16 million tokens; the states of as many take 2 MB, and 500 bytes for each turn."""
+"""About 16 million tokens; the states of as many take 2 MB, and 400 bytes for each turn."""
 
 MOST_CHARS = 4 << 20
 """About a million tokens, more than models take, and two seconds of a core."""

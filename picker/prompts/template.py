@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from picker.prompts.content_format import takes_parts
+from picker.prompts.sandbox import Sandbox
 
 _CONTINUED = "\ufdd1continued "
 """Stands behind a message that is to be continued, to find its end in the text. A noncharacter: no text has it."""
@@ -33,9 +33,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None):
         """Raises CannotRender for a template that does not compile."""
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-        )
+        environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
         environment.filters["tojson"] = _to_json
         environment.globals.update(raise_exception=_raise, strftime_now=_now)
         self._special_tokens = dict(special_tokens or {})
