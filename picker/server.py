@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from picker.redisview.connection import connect
 from picker.redisview.keys import Keys
 from picker.scheduling.policies import POLICIES
 from picker.telemetry.metrics import Metrics, Readings
+from picker.threads import SWITCH_INTERVAL_S
 from picker.tls import credentials
 
 log = structlog.get_logger()
@@ -49,6 +51,7 @@ async def serve(config: Config) -> None:
     """Runs a picker until SIGTERM or SIGINT. Raises BadSetting, BadTokenizer, OSError."""
     if config.policy not in POLICIES:
         raise BadSetting(f"policy: {config.policy!r} is not a policy; there are {', '.join(sorted(POLICIES))}")
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     await Server(config).run()
 
 
@@ -61,7 +64,8 @@ class Server:
         self._view = View(config.stale_after_s)
         tokenizers = {model: ModelTokenizer.load(Path(folder)) for model, folder in config.tokenizers.items()}
         self._metrics = Metrics()
-        self._metrics.add_gauges(self._readings)
+        self._gauges: Readings = {}
+        self._metrics.add_gauges(lambda: self._gauges)
         self._feed = Feed(connect(config.redis), Keys(config.pool), self._view)
         self._picker = Picker(config, self._view, PromptReader(tokenizers), self._metrics, self._is_blind)
         self._budget = ByteBudget(config.limits.max_held_bytes)
@@ -128,6 +132,8 @@ class Server:
     async def _sweep(self) -> None:
         while True:
             self._view.sweep(time.monotonic())
+            # Scrapes are answered by another thread, which must not read what this one changes.
+            self._gauges = self._readings()
             await asyncio.sleep(_SWEEP_EVERY_S)
 
     async def _drain(self, server: grpc.aio.Server) -> None:

@@ -8,6 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+SWITCH_INTERVAL_S = 0.0005
+"""For `sys.setswitchinterval`: how long a thread that computes may keep the event loop waiting. Python's default is ten
+times as long, and with two threads the loop waits for both (benchmarks/prompts).
+"""
+
 T = TypeVar("T")
 
 

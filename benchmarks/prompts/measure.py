@@ -22,6 +22,7 @@ import uvloop
 from benchmarks.prompts.contenders import CONTENDERS, MODEL, Read
 from benchmarks.prompts.conversations import Conversation
 from picker.prompts.tokenizer import ModelTokenizer
+from picker.threads import SWITCH_INTERVAL_S
 
 THREADS = 2
 _TICK_S = 0.001
@@ -93,6 +94,7 @@ def _sleep(body: bytes) -> list[int]:
 
 async def measure(task: Task) -> Measurement:
     """Does it."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     contender = next(each for each in CONTENDERS if each.label == task.contender)
     tokenizer = ModelTokenizer.load(Path(task.tokenizer))
     read = contender.make(tokenizer)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from struct import Struct
 
 from xxhash import xxh3_128_digest
@@ -33,28 +32,7 @@ BATCH_CHARS = 1 << 16
 """Tokenised at a time (about 30 ms of a core), between two looks at whether to go on."""
 
 _HEAD = Struct("<QIB")
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The state after a segment and the index blocks that it completes, as bytes: head, pending tokens, blocks."""
-
-    data: bytes
-
-    @classmethod
-    def after(cls, state: ChainState, packed: bytes) -> _Step:
-        state, blocks = state.advance(packed)
-        head = _HEAD.pack(state.previous, state.tokens, len(state.pending))
-        return cls(head + state.pending + array("Q", blocks).tobytes())
-
-    @property
-    def state(self) -> ChainState:
-        previous, tokens, pending = _HEAD.unpack_from(self.data)
-        return ChainState(previous, tokens, self.data[_HEAD.size : _HEAD.size + pending])
-
-    @property
-    def blocks(self) -> bytes:
-        return self.data[_HEAD.size + self.data[_HEAD.size - 1] :]
+"""Of a step: the last hash, tokens so far, and how many bytes of them are pending."""
 
 
 class IncrementalReader:
@@ -78,9 +56,11 @@ class IncrementalReader:
         segments = tokenizer.segmenter.split(text)
         digests = [xxh3_128_digest(segment.encode()) for segment in segments]
         keys = _keys(start.to_bytes(8, "little") + tokenizer.digest + pack(before), digests)
-        steps = [_Step.after(ChainState(start), pack(before)), *map(_Step, self._states.leading(keys))]
+        steps = [_step(ChainState(start), pack(before)), *self._states.leading(keys)]
         known = len(steps) - 1
-        steps += self._advance(steps[-1].state, keys[known:], segments[known:], digests[known:], tokenizer, should_stop)
+        steps += self._advance(
+            _state(steps[-1]), keys[known:], segments[known:], digests[known:], tokenizer, should_stop
+        )
         self._states.touch(keys[:known])
         return _prefix(steps, segments[len(steps) - 1 :], pack(behind))
 
@@ -96,16 +76,16 @@ class IncrementalReader:
         digests: Sequence[bytes],
         tokenizer: ModelTokenizer,
         should_stop: Callable[[], bool],
-    ) -> list[_Step]:
+    ) -> list[bytes]:
         """The steps of these segments, or of the first of them if it is to stop."""
-        steps: list[_Step] = []
+        steps: list[bytes] = []
         for batch in _batches(segments):
             if should_stop():
                 break
             for packed in self._tokenise(segments[batch], digests[batch], tokenizer):
-                steps.append(_Step.after(state, packed))
-                state = steps[-1].state
-        self._states.put((key, step.data) for key, step in zip(keys, steps, strict=False))
+                steps.append(_step(state, packed))
+                state = _state(steps[-1])
+        self._states.put(zip(keys, steps, strict=False))
         return steps
 
     def _tokenise(self, segments: Sequence[str], digests: Sequence[bytes], tokenizer: ModelTokenizer) -> list[bytes]:
@@ -137,9 +117,24 @@ def _batches(segments: Sequence[str]) -> Iterator[slice]:
         yield slice(start, len(segments))
 
 
-def _prefix(steps: Sequence[_Step], rest: Sequence[str], behind: bytes) -> PrefixChain:
-    blocks = array("Q", b"".join(step.blocks for step in steps)).tolist()
-    last = steps[-1].state
+def _step(state: ChainState, packed: bytes) -> bytes:
+    """The state after these tokens and the index blocks that they complete, as bytes: head, pending tokens, blocks."""
+    state, blocks = state.advance(packed)
+    return _HEAD.pack(state.previous, state.tokens, len(state.pending)) + state.pending + array("Q", blocks).tobytes()
+
+
+def _state(step: bytes) -> ChainState:
+    previous, tokens, pending = _HEAD.unpack_from(step)
+    return ChainState(previous, tokens, step[_HEAD.size : _HEAD.size + pending])
+
+
+def _blocks(step: bytes) -> bytes:
+    return step[_HEAD.size + step[_HEAD.size - 1] :]
+
+
+def _prefix(steps: Sequence[bytes], rest: Sequence[str], behind: bytes) -> PrefixChain:
+    blocks = array("Q", b"".join(map(_blocks, steps))).tolist()
+    last = _state(steps[-1])
     if rest:
         return PrefixChain(Rung.PART, last.tokens + sum(map(len, rest)) // BYTES_PER_TOKEN, blocks)
     state, more = last.advance(behind)
