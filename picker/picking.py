@@ -87,8 +87,9 @@ class Picker:
         finally:
             self._metrics.pick_seconds.observe(time.monotonic() - started)
 
-    def first_byte(self, placement: Placement) -> None:
+    def first_byte(self, placement: Placement, status: int) -> None:
         """A worker has begun to answer. When its first token came does not follow: see `InFlight.book_unseen`."""
+        placement.booking.is_answered = 200 <= status < 300
         self._metrics.answer_seconds.observe(time.monotonic() - placement.booking.placed_at)
 
     def release(self, placement: Placement) -> None:

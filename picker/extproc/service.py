@@ -28,7 +28,7 @@ class Answers(Protocol):
     """Who makes the picks and keeps the books (`picker.picking.Picker`)."""
 
     async def pick(self, wanted: Pick) -> Picked | NotPicked: ...  # noqa: D102
-    def first_byte(self, placement: Any) -> None: ...  # noqa: D102
+    def first_byte(self, placement: Any, status: int) -> None: ...  # noqa: D102
     def release(self, placement: Any) -> None: ...  # noqa: D102
 
 
@@ -142,8 +142,8 @@ class _Stream:
         match action:
             case StartTimer(at=at):
                 self._deadline = at
-            case FirstByte(placement=placement):
-                self._answers.first_byte(placement)
+            case FirstByte(placement=placement, status=status):
+                self._answers.first_byte(placement, status)
             case Release(placement=placement):
                 self._answers.release(placement)
             case Ignored(event=kind, state=state):

@@ -29,6 +29,7 @@ class Booking:
     placed_at: float
     last_block: int | None
     has_first_token: bool = False
+    is_answered: bool = False
     is_open: bool = True
 
 
@@ -137,6 +138,8 @@ class InFlight:
             return
         if not booking.has_first_token:
             self._settle(booking, now)
+            if not booking.is_answered:
+                self._take_back(booking)
         booking.is_open = False
         self.requests[booking.slot] -= 1
         self.context_tokens[booking.slot] -= booking.prompt_tokens
@@ -174,6 +177,11 @@ class InFlight:
         unseen.pop(booking, None)
         if not unseen:
             self._unseen.pop(booking.slot, None)
+
+    def _take_back(self, booking: Booking) -> None:
+        """Refused or given up: the work that was foreseen was not done, or not all of it."""
+        undone = booking.work_s * np.exp((booking.placed_at - self._window_at[booking.slot]) / WINDOW_S)
+        self._window_s[booking.slot] = max(0.0, self._window_s[booking.slot] - undone)
 
     def _calibrate(self, slot: int, predicted_s: float, observed_s: float) -> None:
         self._observed_s[slot] = self._observed_s[slot] * _CALIBRATION_DECAY + observed_s

@@ -41,7 +41,7 @@ class ScriptedPicker:
         self.placed += 1
         return Picked(self.endpoints, self.placed)
 
-    def first_byte(self, placement: Any) -> None:
+    def first_byte(self, placement: Any, status: int) -> None:
         pass
 
     def release(self, placement: Any) -> None:

@@ -187,3 +187,13 @@ def test_a_new_worker_inherits_nothing_of_its_slot() -> None:
     books.reset(0)
     assert books.speed()[0] == books.speed()[1]
     assert books.utilisation(10.0)[0] == 0
+
+
+def test_work_that_was_refused_or_given_up_does_not_keep_a_worker_busy() -> None:
+    books = InFlight(2)
+    books.release(books.book(0, 100.0, 1_000_000, None, now=0.0), now=1.0)
+    assert books.utilisation(1.0)[0] < 1e-9
+    answered = books.book(1, 10.0, 1000, None, now=0.0)
+    answered.is_answered = True
+    books.release(answered, now=1.0)
+    assert books.utilisation(1.0)[1] > 0.5
