@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct
 
 from picker.config_files import ConfigError
+from picker.fleet.endpoints import canonical
 
 _PORTS = {"http": 80, "https": 443}
 Seconds = Annotated[float, Meta(gt=0)]
@@ -32,7 +33,7 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Fills in what follows from the URL. Raises ConfigError."""
-        self.endpoint = self.endpoint or _endpoint(self.url)
+        self.endpoint = _canonical(self.endpoint or _endpoint(self.url))
         self.name = self.name or (self.endpoint if self.rank is None else f"{self.endpoint}/{self.rank}")
         if self.kv_replay and not self.kv_events:
             raise ConfigError("kv_replay is set without kv_events; set both, or none to ask the server")
@@ -52,6 +53,13 @@ class AgentConfig(Struct, forbid_unknown_fields=True, kw_only=True):
         names = [worker.name for worker in self.workers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"two workers are called {twice[0]}; give them a name or a rank of their own")
+
+
+def _canonical(endpoint: str) -> str:
+    found = canonical(endpoint.replace("localhost:", "127.0.0.1:"))
+    if found is None:
+        raise ConfigError(f"{endpoint} is no address that Envoy can be told; set endpoint to the worker's ip:port")
+    return found
 
 
 def _endpoint(url: str) -> str:

@@ -24,7 +24,12 @@ def test_a_worker_needs_only_its_url() -> None:
 
 @pytest.mark.parametrize(
     ("url", "endpoint"),
-    [("http://h", "h:80"), ("https://h/base", "h:443"), ("http://[fd00::5]:8000", "[fd00::5]:8000")],
+    [
+        ("http://10.0.0.5", "10.0.0.5:80"),
+        ("https://10.0.0.5/base", "10.0.0.5:443"),
+        ("http://[FD00:0::5]:8000", "[fd00::5]:8000"),
+        ("http://localhost:8000", "127.0.0.1:8000"),
+    ],
 )
 def test_the_endpoint_follows_from_the_url(url: str, endpoint: str) -> None:
     assert read(MINIMAL.replace("http://10.0.0.5:8000", url)).workers[0].endpoint == endpoint
@@ -40,6 +45,7 @@ WRONG = {
     MINIMAL + "pol: x\n": "agent.yaml: pol is not a setting; did you mean pool?",
     MINIMAL + "zzzzzzzz: x\n": "agent.yaml: zzzzzzzz is not a setting; there are: redis, pool, workers, ",
     "redis: redis://r\nworkers:\n  - endpoint: h:1\n": "agent.yaml: workers[0].url is missing",
+    MINIMAL.replace("10.0.0.5", "gpu-7"): "agent.yaml: workers[0]: gpu-7:8000 is no address that Envoy can be told; set",
     "": "agent.yaml: redis is missing",
     "redis: redis://r\nworkers: []\n": "agent.yaml: workers: expected `array` of length >= 1",
     MINIMAL.replace("http://10.0.0.5:8000", "[1]"): "agent.yaml: workers[0].url: expected `str`, got `array`",

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The view's rim: reads Redis, and compares the agents' hash with ours.
     "fleet.feed": ("redisview", "prompts.chain"),
     "redisview": (),
-    "agent": ("redisview", "prompts", "config_files"),
+    "agent": ("redisview", "prompts", "config_files", "fleet.endpoints"),
     "telemetry": ("prompts.reader",),
     "debug": (),
     "doctor": ("extproc.wire",),
