@@ -43,6 +43,13 @@ def conversation(messages: Sequence[Mapping[str, Any]], *, wants_parts: bool, kn
     return _system_first(chat)
 
 
+def joined_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """All system messages, whose content is text, as one in front."""
+    system = "".join(message["content"] for message in messages if message["role"] == "system")
+    others = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": system}, *others] if system else others
+
+
 def _message(message: Mapping[str, Any], wants_parts: bool) -> Message:
     role, content = message["role"], message.get("content")
     if not isinstance(role, str):

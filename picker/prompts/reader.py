@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from picker.prompts import chain
-from picker.prompts.conversation import MEDIA, conversation
+from picker.prompts.conversation import MEDIA, conversation, joined_system
 from picker.prompts.incremental import BYTES_PER_TOKEN, IncrementalReader
 from picker.prompts.memo import MemoStatistics
 from picker.prompts.prefix import LOAD_ONLY, PrefixChain, Rung
@@ -102,7 +103,10 @@ def _render(prompt: ChatPrompt, tokenizer: ModelTokenizer) -> str:
     template = tokenizer.tool_template if prompt.tools else tokenizer.template
     if template is None:
         raise CannotRender("the model has no chat template")
-    messages = conversation(prompt.messages, wants_parts=template.wants_parts, knows_developer=template.knows_developer)
+    chat: Sequence[Mapping[str, Any]] = prompt.messages
+    if prompt.joins_system and not template.takes_late_system:
+        chat = joined_system(chat)
+    messages = conversation(chat, wants_parts=template.wants_parts, knows_developer=template.knows_developer)
     return template.render(
         messages,
         tools=prompt.tools,

@@ -50,6 +50,17 @@ class ChatTemplate:
         return takes_parts(self._syntax)
 
     @functools.cached_property
+    def takes_late_system(self) -> bool:
+        """Whether a system message may come after others, found out by trying."""
+        try:
+            self.render(
+                [{"role": role, "content": "t"} for role in ("system", "user") * 2], add_generation_prompt=False
+            )
+        except CannotRender:
+            return False
+        return True
+
+    @functools.cached_property
     def written(self) -> str:
         """All that it may write of its own: its source, and the special tokens that it names."""
         return "".join([self.source, *(text for name, text in self._special_tokens.items() if name in self.source)])

@@ -63,7 +63,7 @@ def _prompt(message: Messages) -> ChatPrompt | None:
         chat = [*_system(value(message.system, str | list[Any])), *_chat(turns)]
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
-    return ChatPrompt(chat, tools, None, variables)
+    return ChatPrompt(chat, tools, None, variables, joins_system=True)
 
 
 def _effort(message: Messages) -> str | None:

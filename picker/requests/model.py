@@ -37,7 +37,8 @@ class ChatPrompt:
     """A chat in the OpenAI form, and what else the template sees.
 
     The messages are as the client sent them: an element may lack any field, or hold any JSON type. `tools` are as an
-    engine hands them to the template.
+    engine hands them to the template. `joins_system`: system messages between the others move to the first where the
+    template takes them nowhere else.
     """
 
     messages: Sequence[dict[str, Any]] = field(repr=False)
@@ -47,6 +48,7 @@ class ChatPrompt:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
+    joins_system: bool = False
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt

@@ -11,7 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -139,7 +139,10 @@ CASES: dict[str, list[Case]] = {
         raw(b"\x28\xb5\x2f\xfd" + BIG, headers={"content-encoding": "zstd"}, model=None),
         raw(b"\x1b" + BIG, headers={"content-encoding": "br"}, model=None),
         raw(b"\x1b" + gzip.compress(BIG), headers={"content-encoding": "gzip, br"}, model=None),
-        raw(gzip.compress(BIG), path="/v1/messages", prompt=BIG_CHAT, headers={"content-encoding": "gzip"}),
+        raw(
+            gzip.compress(BIG), replace(BIG_CHAT, joins_system=True), "/v1/messages",
+            headers={"content-encoding": "gzip"},
+        ),
     ],
     "pa_15 bombs and half frames": [
         raw(gzip.compress(bytes(MOST_BYTES + 1)), headers={"content-encoding": "gzip"}, model=None),

@@ -111,6 +111,7 @@ def test_billing_lines_are_dropped_from_the_system() -> None:
     ]
 
 
+LONG = "word " * 200
 SHOW = "{% macro show(c) %}{% for p in c %}{{ p }}{% endfor %}{% endmacro %}"
 
 
@@ -144,6 +145,24 @@ def test_a_template_that_does_not_compile_says_so() -> None:
         ChatTemplate("{% for")
 
 
+LATE = [
+    {"role": "system", "content": "a"}, {"role": "user", "content": LONG},
+    {"role": "system", "content": "b"}, {"role": "user", "content": LONG},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "is_kept"), [("parts", True), ("instructions", False)])
+def test_late_system_messages_move_to_the_front_where_the_template_wants_them_there(family: str, is_kept: bool) -> None:
+    model = tiny_models.load(family)
+    assert model.template is not None
+    assert model.template.takes_late_system is is_kept
+    reader = PromptReader({"m": model})
+    found = reader.read(ChatPrompt(LATE[:3], joins_system=True), "m", "", "")
+    moved = [{"role": "system", "content": "ab"}, LATE[1]]
+    assert found == reader.read(ChatPrompt(LATE[:3] if is_kept else moved), "m", "", "")
+    assert found.rung is Rung.TOKENS
+
+
 @pytest.mark.parametrize("hostile", ["{{ ''.__class__.__mro__[1] }}", "{{ messages.append(1) }}", "{{ range(10**9) }}"])
 def test_a_template_stays_in_its_box(hostile: str) -> None:
     template = ChatTemplate(hostile)
@@ -151,7 +170,6 @@ def test_a_template_stays_in_its_box(hostile: str) -> None:
         template.render([])
 
 
-LONG = "word " * 200
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 

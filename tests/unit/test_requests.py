@@ -237,18 +237,21 @@ class TestAnthropic:
                 },
                 {"role": "tool", "tool_call_id": "c", "content": "sun"},
                 {"role": "user", "content": [{"type": "text", "text": "thanks"}, {"type": "text", "text": "bye"}]},
-            ]
+            ],
+            joins_system=True,
         )
 
     def test_a_turn_of_nothing_but_results_adds_no_user_message(self) -> None:
         result = {"type": "tool_result", "tool_use_id": "c", "content": "42"}
         answer = {"role": "tool", "tool_call_id": "c", "content": "42"}
-        assert prompt("/v1/messages", messages=[{"role": "user", "content": [result]}]) == ChatPrompt([answer])
+        assert prompt("/v1/messages", messages=[{"role": "user", "content": [result]}]) == ChatPrompt(
+            [answer], joins_system=True
+        )
 
     def test_claude_codes_billing_block_is_dropped(self) -> None:
         system = [{"type": "text", "text": "x-anthropic-billing-header: cch=1"}, {"type": "text", "text": "Be brief."}]
         found = prompt("/v1/messages", system=system, messages=HELLO)
-        assert found == ChatPrompt([{"role": "system", "content": "Be brief."}, *HELLO])
+        assert found == ChatPrompt([{"role": "system", "content": "Be brief."}, *HELLO], joins_system=True)
 
     def test_tools_become_functions(self) -> None:
         found = prompt("/v1/messages", messages=HELLO, tools=[{"name": "f", "input_schema": {"properties": {}}}])
