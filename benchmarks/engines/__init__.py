@@ -1,0 +1,1 @@
+"""Whether the predicted hit is what real engines find in their caches."""
