@@ -24,9 +24,9 @@ class Responder(enum.Enum):
 class Contender:
     """One listener of the one Envoy, and a process of its own behind it unless there is nothing to answer.
 
-    `envoy` is the shipped configuration that its listener is made from, `filter` what it changes in the ext_proc filter,
-    `picker` what it adds to the picker's file, `most_bytes` the largest body that it takes part with, `rung` how the
-    picker is to have read the prompts.
+    `envoy` is the shipped configuration that its listener is made from, `filter` what it changes in the ext_proc
+    filter, `picker` what it adds to the picker's file, `most_bytes` the largest body that it takes part with, `rung`
+    how the picker is to have read the prompts.
     """
 
     label: str

@@ -340,6 +340,7 @@ def test_the_terms_are_the_formula() -> None:
     for number in range(3):
         booking = view.inflight.book(0, 10.0, 50_000, None, now=0.0)
         if number:
+            booking.is_answered = True
             view.inflight.release(booking, now=0.0)
     wanted = request(tokens=6400, output=100)
     terms = {name: values[0] for name, values in route(view, wanted, now=2.0).terms.items()}
