@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from redis.asyncio import Redis
 
 from picker.agent.publisher import Load, Publisher, PublisherSettings
 from picker.fleet.feed import Feed, FeedSettings
+from picker.fleet.index import PrefixIndex
 from picker.fleet.view import View
 from picker.redisview.connection import connect
 from picker.redisview.keys import Keys
@@ -67,9 +69,9 @@ class Agent:
 class Picker:
     """A feed and its view."""
 
-    def __init__(self, server: ValkeyServer, pool: str, feed_settings: FeedSettings):
+    def __init__(self, server: ValkeyServer, pool: str, feed_settings: FeedSettings, view: View):
         self.client = connect(server.url)
-        self.view = View()
+        self.view = view
         self.feed = Feed(self.client, Keys(pool), self.view, feed_settings)
 
     def slot(self, agent: Agent) -> int | None:
@@ -118,8 +120,8 @@ class Pool:
         self._start(agent, agent.publisher.run)
         return agent
 
-    async def picker(self, feed_settings: FeedSettings = FAST) -> Picker:
-        picker = Picker(self.server, self._name, feed_settings)
+    async def picker(self, feed_settings: FeedSettings = FAST, view: View | None = None) -> Picker:
+        picker = Picker(self.server, self._name, feed_settings, view or View())
         self._start(picker, picker.feed.run)
         return picker
 
@@ -128,10 +130,14 @@ class Pool:
 
     async def stop(self, owner: Agent | Picker | object) -> None:
         task = self._running.pop(owner)
+        # A second cancel would hide that the first one was lost.
+        if not task.cancelling():
+            task.cancel()
+        _, pending = await asyncio.wait([task], timeout=DEADLINE_S)
         task.cancel()
-        results = await asyncio.gather(task, return_exceptions=True)
         await owner.client.aclose()  # type: ignore[attr-defined]
-        assert isinstance(results[0], asyncio.CancelledError), results[0]
+        assert not pending, f"{owner} was cancelled and did not end"
+        assert task.cancelled(), task.exception()
 
 
 @pytest.fixture
@@ -143,14 +149,14 @@ async def pool(redis_server: ValkeyServer) -> AsyncIterator[Pool]:
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for a condition; fails if it does not come true for very long."""
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 
 async def until_keys(redis: Redis, count: int, *keys: str) -> None:
     """Waits until so many of these keys exist."""
     async with asyncio.timeout(DEADLINE_S):
-        while await redis.exists(*keys) != count:  # noqa: ASYNC110
+        while await redis.exists(*keys) != count:
             await asyncio.sleep(0.01)
 
 
@@ -183,6 +189,17 @@ async def test_a_picker_that_comes_late_reads_snapshots(pool: Pool) -> None:
     await pool.redis.delete(pool.keys.events)
     picker = await pool.picker()
     await until(lambda: all(picker.mirrors(agent) for agent in agents))
+
+
+async def test_a_picker_that_comes_late_reads_what_came_after_a_snapshot(pool: Pool) -> None:
+    agent = await pool.agent()
+    await until(lambda: agent.publisher.statistics().snapshots == 1)
+    agent.store(range(1, 1000))
+    early = await pool.picker()
+    await until(lambda: early.mirrors(agent))
+    late = await pool.picker()
+    await until(lambda: late.mirrors(agent))
+    assert agent.publisher.statistics().snapshots == 1
 
 
 async def test_loads_and_facts_reach_the_view(pool: Pool) -> None:
@@ -295,18 +312,17 @@ async def test_a_redis_that_comes_back_empty_is_filled_again_and_nothing_is_forg
 
 
 async def test_an_outage_makes_no_worker_stale(pool: Pool) -> None:
+    """The beat is the last one before the outage, which outlasts the time after which a worker is stale."""
     agent = await pool.agent()
-    picker = Picker(pool.server, "pool", FAST)
-    picker.view = View(stale_after_s=1.5)
-    picker.feed = Feed(picker.client, pool.keys, picker.view, FAST)
-    pool._start(picker, picker.feed.run)
+    picker = await pool.picker(replace(FAST, watched_step_s=0.2), View(stale_after_s=2.0))
     await until(lambda: (slot := picker.slot(agent)) is not None and bool(picker.view.fresh()[slot]))
     slot = picker.slot(agent)
     pool.server.pause()
-    await stays(lambda: bool(picker.view.fresh()[slot]), 3.0)
+    await pool.stop(agent)
+    await asyncio.sleep(2.5)
     pool.server.resume()
     await until(lambda: picker.feed.connected)
-    await stays(lambda: bool(picker.view.fresh()[slot]), 1.0)
+    assert picker.view.fresh()[slot]
 
 
 async def test_an_emptied_redis_is_filled_again_even_if_no_connection_breaks(pool: Pool) -> None:
@@ -342,6 +358,34 @@ async def test_agents_and_pickers_end_while_redis_is_frozen(pool: Pool) -> None:
         await pool.stop(agent)
         await pool.stop(picker)
     pool.server.resume()
+
+
+async def test_no_cancellation_is_lost(pool: Pool) -> None:
+    busy = PublisherSettings(coalesce_s=0.0, load_interval_s=0.0, heartbeat_s=0.0)
+    rng = random.Random(11)
+    for _ in range(100):
+        agent = await pool.agent(publisher_settings=busy)
+        picker = await pool.picker(FeedSettings(poll_s=0.0))
+        for _ in range(rng.randrange(20, 120)):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(DEADLINE_S):
+            await pool.stop(picker)
+            await pool.stop(agent)
+
+
+async def test_no_cancellation_is_lost_that_comes_as_redis_goes(pool: Pool) -> None:
+    pickers = [await pool.picker(FeedSettings(poll_s=0.0)) for _ in range(60)]
+    await until(lambda: all(picker.feed.synced.is_set() for picker in pickers))
+    pool.server.pause()
+    # All of them have a command under way when the server goes, and meet their ends within a few turns of the loop.
+    await asyncio.sleep(0.05)
+    await pool.server.kill()
+    async with asyncio.timeout(DEADLINE_S):
+        for picker in pickers:
+            await asyncio.sleep(0)
+            pool._running[picker].cancel()
+        for picker in pickers:
+            await pool.stop(picker)
 
 
 async def test_agents_and_pickers_wait_for_a_redis_that_is_not_there_yet(redis_server: ValkeyServer) -> None:
@@ -518,16 +562,32 @@ async def test_a_full_redis_is_waited_for(pool: Pool) -> None:
     await until(lambda: picker.mirrors(agent))
 
 
-async def test_many_blocks_are_applied_without_holding_the_loop(pool: Pool) -> None:
-    agent, picker = await pool.agent(), await pool.picker()
+async def test_a_large_snapshot_is_loaded_in_slices_between_which_others_run(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await pool.agent()
     agent.store(range(1, 50_001))
-    await until(lambda: picker.mirrors(agent))
-    late = await pool.picker()
-    turns = 0
-    while not late.mirrors(agent):
-        turns += 1
+    await until(lambda: not agent.publisher.statistics().pending_blocks)
+    snapshots = agent.publisher.statistics().snapshots
+    await pool.redis.set(pool.keys.wanted(agent.record.epoch), "1")
+    await until(lambda: agent.publisher.statistics().snapshots > snapshots)
+
+    turn = 0
+    slices: list[tuple[int, int]] = []
+    store = PrefixIndex.store
+
+    def recording_store(index: PrefixIndex, slot: int, blocks: Sequence[int]) -> None:
+        slices.append((turn, len(blocks)))
+        store(index, slot, blocks)
+
+    monkeypatch.setattr(PrefixIndex, "store", recording_store)
+    picker = await pool.picker()
+    while not picker.mirrors(agent):
+        turn += 1
         await asyncio.sleep(0)
-    assert turns > 50_000 // FAST.slice_blocks
+    turns = [at for at, _ in slices]
+    assert max(size for _, size in slices) <= FAST.slice_blocks
+    assert len(set(turns)) == len(turns) == 50_000 // FAST.slice_blocks
 
 
 STEPS = st.lists(
