@@ -39,6 +39,7 @@ from picker.tls import credentials
 log = structlog.get_logger()
 
 _SWEEP_EVERY_S = 0.2
+_QUIET_S = 1.0
 _READY_WITHOUT_FLEET_AFTER_S = 10.0
 _MESSAGE_OVERHEAD = 1 << 20
 
@@ -142,8 +143,12 @@ class Server:
         # GOAWAY: new streams go elsewhere, those in flight may end.
         async with asyncio.TaskGroup() as tasks:
             stopped = tasks.create_task(server.stop(self._config.drain_s), name="drain")
-            while self._ext_proc.streams and not stopped.done():
+            quiet_since = time.monotonic()
+            # A stream that was on its way when we said so shows up a moment later.
+            while not stopped.done() and time.monotonic() - quiet_since < _QUIET_S:
                 await asyncio.sleep(_SWEEP_EVERY_S)
+                if self._ext_proc.streams:
+                    quiet_since = time.monotonic()
             # Envoy's discovery and access-log streams and health watchers never end by themselves.
             await server.stop(0)
 

@@ -9,7 +9,7 @@ CONTROL_FRAMES = "http2_protocol_options: {max_outbound_control_frames: 100000, 
 GRPC_RETRY = """\
 grpc_service:
   retry_policy:
-    retry_on: unavailable,connect-failure,reset
+    retry_on: unavailable,cancelled,connect-failure,reset
     num_retries: 2
     retry_back_off: {base_interval: 0.025s, max_interval: 0.1s}
     retry_host_predicate:
