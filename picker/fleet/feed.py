@@ -507,12 +507,13 @@ class Feed:
         self._down.discard(name)
         if not self._down and not self.connected:
             self.connected, self._is_down_logged = True, False
+            self._view.is_live = True
             _log.info("redis_up", workers=len(self._members))
 
     def _note_down(self, name: str, error: BaseException) -> None:
         self._down.add(name)
         self._polled.clear()
-        self.connected = False
+        self.connected = self._view.is_live = False
         if not self._is_down_logged:
             self._is_down_logged = True
             _log.warning("redis_down", at=name, reason=reason(error), consequence="the view stays as it is")

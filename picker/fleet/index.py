@@ -82,6 +82,10 @@ class PrefixIndex:
         """Whether a slot's blocks count. They do not while events of it are missing."""
         self._trusted = self._trusted | 1 << slot if trusted else self._trusted & ~(1 << slot)
 
+    def trusts(self, slot: int) -> bool:
+        """Whether a slot's blocks count."""
+        return bool(self._trusted >> slot & 1)
+
     def owners(self, block: int) -> int:
         """Bit mask of the trusted slots that hold this block."""
         return self._owners.get(block, 0) & self._trusted

@@ -82,6 +82,8 @@ class View:
         self.waiting = np.zeros(capacity, np.int64)
         self.waiting_tokens = np.zeros(capacity, np.int64)
         self.kv_used = np.zeros(capacity)
+        self.is_live = True
+        """Whether loads and events arrive; whoever feeds the view says so."""
         self.version = 0
         """Grows whenever a worker comes, goes or changes its facts."""
         self._stale_after_s = stale_after_s
@@ -223,8 +225,12 @@ class View:
     # What is placed.
 
     def place(self, slot: int, chain: Sequence[int], exact: bool, work_s: float, tokens: int, now: float) -> Booking:
-        """Books a request on a slot. `exact`: its chain is of token blocks, which events will announce."""
-        awaited = exact and self._facts[slot].publishes_kv
+        """Books a request on a slot. `exact`: its chain is of token blocks, which events will announce.
+
+        While events do not arrive, nothing will: then what was placed is remembered as if the worker announced nothing.
+        """
+        is_heard = self.is_live and self.index.trusts(slot)
+        awaited = exact and is_heard and self._facts[slot].publishes_kv
         (self.speculative if awaited else self.approximate).place(slot, chain, now)
         if not awaited or not chain:
             return self.inflight.book_unseen(slot, work_s, tokens, now)

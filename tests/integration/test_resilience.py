@@ -58,7 +58,7 @@ async def test_with_the_fail_closed_configuration_clients_get_503_when_the_picke
 async def test_redis_dies_and_returns_empty_and_conversations_stay_where_they_are() -> None:
     async with Stack(Plan(workers=3, worker=FAST)) as stack:
         async with steady(stack.url) as traffic, httpx.AsyncClient(base_url=stack.url, timeout=30) as client:
-            conversations = [Conversation(f"conversation {i}") for i in range(4)]
+            conversations = [Conversation(f"conversation {i}", sentences=60) for i in range(4)]
             for conversation in conversations:
                 await conversation.turn(client)
             await until(lambda: _knows_blocks(stack, 20))
@@ -81,7 +81,7 @@ async def test_redis_dies_and_returns_empty_and_conversations_stay_where_they_ar
 async def test_a_new_picker_learns_from_redis_what_the_workers_hold() -> None:
     async with Stack(Plan(workers=3, worker=FAST)) as stack:
         async with httpx.AsyncClient(base_url=stack.url, timeout=30) as client:
-            conversations = [Conversation(f"conversation {i}") for i in range(4)]
+            conversations = [Conversation(f"conversation {i}", sentences=60) for i in range(4)]
             for conversation in conversations:
                 await conversation.turn(client)
             await stack.picker.stop()

@@ -20,12 +20,13 @@ class Conversation:
     """A chat that grows by a turn with each answer."""
 
     name: str
+    sentences: int = 6
     messages: list[dict[str, str]] = field(default_factory=list)
     workers: list[str] = field(default_factory=list)
 
     async def turn(self, client: httpx.AsyncClient, **body: Any) -> httpx.Response:
         """One more question, answered; the answer joins the conversation."""
-        self.messages.append({"role": "user", "content": f"{self.name}, turn {len(self.messages)}. {SENTENCE * 6}"})
+        self.messages.append({"role": "user", "content": f"{self.name}, turn {len(self.messages)}. {SENTENCE * self.sentences}"})
         body = {"model": MODEL, "messages": self.messages, "max_tokens": 4} | body
         response = await client.post("/v1/chat/completions", json=body)
         if response.status_code == 200:

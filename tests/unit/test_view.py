@@ -226,6 +226,7 @@ def test_a_placed_prompt_counts_briefly_where_events_will_tell_and_for_long_wher
     view = View()
     telling = view.admit(Worker("a"), now=0.0)
     silent = view.admit(Worker("b", publishes_kv=False), now=0.0)
+    view.index.trust(telling, True)
     for slot in (telling, silent):
         view.place(slot, [1, 2], exact=True, work_s=1.0, tokens=128, now=0.0)
     view.place(telling, [8, 9], exact=False, work_s=1.0, tokens=128, now=0.0)
@@ -264,3 +265,25 @@ def test_a_prompt_that_is_cached_whole_is_not_announced_again_and_owes_nothing()
     view.inflight.release(booking, now=10.0)
     assert view.inflight.speed()[slot] == speed
     assert view.inflight.requests[slot] == 0
+
+
+def test_what_is_placed_while_no_events_arrive_is_remembered_longer_and_not_waited_for() -> None:
+    view = fleet(1)
+    view.is_live = False
+    booking = view.place(0, [1, 2], True, 1.0, 128, now=0.0)
+    assert not view.inflight.awaited
+    view.sweep(now=60.0)
+    assert view.hit_blocks([1, 2])[0] == 2
+    view.inflight.release(booking, now=60.0)
+    view.is_live = True
+    view.place(0, [3, 4], True, 1.0, 128, now=60.0)
+    assert view.inflight.awaited
+    view.sweep(now=120.0)
+    assert view.hit_blocks([3, 4])[0] == 0
+
+
+def test_a_slot_whose_events_are_missing_is_not_waited_for() -> None:
+    view = fleet(1)
+    view.index.trust(0, False)
+    view.place(0, [1, 2], True, 1.0, 128, now=0.0)
+    assert not view.inflight.awaited
