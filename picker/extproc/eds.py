@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
+import structlog
 from envoy.config.endpoint.v3 import endpoint_pb2
 from envoy.service.discovery.v3 import discovery_pb2
 from envoy.service.endpoint.v3 import eds_pb2
@@ -22,6 +23,10 @@ from picker.fleet.endpoints import canonical
 SERVICE: str = eds_pb2.DESCRIPTOR.services_by_name["EndpointDiscoveryService"].full_name
 _TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 _POLL_S = 0.1
+_MOST_NAMES = 100
+"""Clusters that one Envoy may ask for; each gets a copy of the list."""
+
+log = structlog.get_logger()
 
 Endpoints = Callable[[], tuple[str, ...] | None]
 """The endpoints that may be used, or None where they are not known yet."""
@@ -47,7 +52,9 @@ class EndpointDiscovery:
         async with asyncio.TaskGroup() as tasks:
             push = tasks.create_task(self._push(names, context), name="eds-push")
             async for request in requests:
-                names.update(request.resource_names)
+                names.update(request.resource_names[: _MOST_NAMES - len(names)])
+                if request.HasField("error_detail"):
+                    log.warning("Envoy refuses the endpoints", reason=request.error_detail.message[:200])
             push.cancel()
 
     async def _push(self, names: set[str], context: Any) -> None:
