@@ -61,12 +61,10 @@ def decide(
 
 def _cheapest(cost: Floats, count: int, rng: Random) -> tuple[int, ...]:
     """The slots of least cost, cheapest first, equals in random order: else the first worker gets every cold start."""
-    ordered = cost.copy()
-    ordered.partition(count - 1)
-    bound = ordered[count - 1]
-    near: list[int] = np.flatnonzero(cost <= bound).tolist()
-    if len(near) > count:  # more equals at the bound than there is room for
-        equal = [slot for slot in near if cost[slot] == bound]
-        near = [slot for slot in near if cost[slot] < bound]
-        near += rng.sample(equal, count - len(near))
-    return tuple(sorted(near, key=lambda slot: (float(cost[slot]), rng.random())))
+    near: list[int] = np.argpartition(cost, count - 1)[:count].tolist()
+    bound = max(map(cost.item, near))
+    equal = np.flatnonzero(cost == bound)
+    if len(equal) > 1:  # perhaps more equals at the bound than there is room for
+        below = [slot for slot in near if cost[slot] < bound]
+        near = below + rng.sample(equal.tolist(), count - len(below))
+    return tuple(sorted(near, key=lambda slot: (cost.item(slot), rng.random())))

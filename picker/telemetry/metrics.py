@@ -42,6 +42,8 @@ class Metrics:
             buckets=_ANSWER_SECONDS,
         )  # fmt: skip
         self._rung = {rung: self._rungs.labels(rung.value) for rung in Rung}
+        classes = {0: "none"} | {first: f"{first}xx" for first in range(1, 6)}
+        self._response_class = {first: self._responses.labels(name) for first, name in classes.items()}
         self._routed = self._requests.labels("route", "")
         self._tokens: dict[str, tuple[Counter, Counter]] = {}
 
@@ -67,7 +69,7 @@ class Metrics:
 
     def response(self, status: int) -> None:
         """Envoy has logged a response."""
-        self._responses.labels(f"{status // 100}xx" if 100 <= status < 600 else "none").inc()
+        self._response_class.get(status // 100, self._response_class[0]).inc()
 
     def add_gauges(self, read: Callable[[], Readings]) -> None:
         """Gauges whose values `read` gives at each scrape."""
