@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from picker.requests.body import count, fields, text, value
-from picker.requests.model import ChatPrompt, Dialect, InferenceRequest, PendingPrompt
+from picker.requests.body import count, fields, pending_prompt, scalar, value
+from picker.requests.model import ChatPrompt, Dialect, InferenceRequest
 from picker.requests.templating import declared_tools, template_variables
 
 _BILLING = "x-anthropic-billing-header"
@@ -35,22 +35,21 @@ class Messages(msgspec.Struct):
 def read(body: bytes) -> InferenceRequest:
     """Raises BadRequest."""
     message = fields(Messages, body)
-    pending = None
-    if message.messages:
-        pending = PendingPrompt(lambda: _prompt(message), memoryview(message.messages).nbytes)
+    seen = (message.messages, message.system, message.tools, message.chat_template_kwargs)
+    effort = (message.thinking, message.output_config)
     return InferenceRequest(
         Dialect.ANTHROPIC,
-        model=value(message.model, str),
-        prompt=pending,
+        model=scalar(message.model, str),
+        prompt=pending_prompt(lambda: _prompt(message), *seen, *effort) if message.messages else None,
         max_tokens=count(message.max_tokens),
-        stream=value(message.stream, bool) or False,
-        cache_salt=text(message.cache_salt),
+        stream=scalar(message.stream, bool) or False,
+        cache_salt=scalar(message.cache_salt, str) or "",
     )
 
 
 def read_count(body: bytes) -> InferenceRequest:
     """POST /v1/messages/count_tokens: nothing is computed, let alone cached. Raises BadRequest."""
-    return InferenceRequest(Dialect.ANTHROPIC, model=value(fields(Messages, body).model, str), max_tokens=0)
+    return InferenceRequest(Dialect.ANTHROPIC, model=scalar(fields(Messages, body).model, str), max_tokens=0)
 
 
 def _prompt(message: Messages) -> ChatPrompt | None:

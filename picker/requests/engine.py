@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from picker.requests.body import count, fields, text, value
+from picker.requests.body import count, fields, opens_with, scalar, size, value
 from picker.requests.model import Dialect, InferenceRequest, PendingPrompt
 from picker.requests.openai_completions import first_prompt
 
@@ -44,17 +44,17 @@ def read_generate(body: bytes) -> InferenceRequest:
     sampling = value(generate.sampling_params, Sampling) or Sampling()
     prompt = generate.token_ids or generate.input_ids or generate.text
     # Features are images: what an engine caches for their tokens is not told by the tokens.
-    has_features = value(generate.features, dict[str, msgspec.Raw]) is not None
+    has_features = opens_with(generate.features, b"{")
     is_known = bool(prompt) and not has_features
     return InferenceRequest(
         Dialect.ENGINE,
-        model=value(generate.model, str),
-        prompt=PendingPrompt(lambda: first_prompt(prompt), memoryview(prompt).nbytes) if is_known else None,
+        model=scalar(generate.model, str),
+        prompt=PendingPrompt(lambda: first_prompt(prompt), size(prompt)) if is_known else None,
         max_tokens=count(sampling.max_tokens) or count(sampling.max_new_tokens),
         answers=count(sampling.n) or 1,
-        stream=value(generate.stream, bool) or False,
-        cache_salt=text(generate.cache_salt),
-        priority=value(generate.priority, int) or 0,
+        stream=scalar(generate.stream, bool) or False,
+        cache_salt=scalar(generate.cache_salt, str) or "",
+        priority=scalar(generate.priority, int) or 0,
     )
 
 
@@ -62,5 +62,5 @@ def read_named(body: bytes) -> InferenceRequest:
     """Embeddings, scores, ranks, tokens: work that leaves nothing in a prefix cache. Raises BadRequest."""
     named = fields(Named, body)
     return InferenceRequest(
-        Dialect.OPENAI, model=value(named.model, str), max_tokens=0, stream=value(named.stream, bool) or False
+        Dialect.OPENAI, model=scalar(named.model, str), max_tokens=0, stream=scalar(named.stream, bool) or False
     )

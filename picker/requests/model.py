@@ -27,9 +27,13 @@ class TextPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A completion's prompt, as token ids. Whether they are in the vocabulary, or negative, nobody has checked."""
+    """A completion's prompt, as token ids. Whether they are in the vocabulary, or negative, nobody has checked.
+
+    `unread` is about how many follow that were left in the body.
+    """
 
     tokens: Sequence[int] = field(repr=False)
+    unread: int = 0
 
 
 @dataclass(frozen=True, slots=True)

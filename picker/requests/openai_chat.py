@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from picker.requests import openai_responses
-from picker.requests.body import count, fields, text, value
+from picker.requests.body import count, fields, opens_with, pending_prompt, scalar, value
 from picker.requests.model import ChatPrompt, Dialect, InferenceRequest, PendingPrompt
 from picker.requests.templating import declared_tools, template_variables
 
@@ -41,19 +41,20 @@ def read(body: bytes) -> InferenceRequest:
     chat = fields(Chat, body)
     return InferenceRequest(
         Dialect.OPENAI,
-        model=value(chat.model, str),
+        model=scalar(chat.model, str),
         prompt=_pending(chat),
         max_tokens=count(chat.max_completion_tokens) or count(chat.max_tokens),
         answers=count(chat.n) or 1,
-        stream=value(chat.stream, bool) or False,
-        cache_salt=text(chat.cache_salt),
-        priority=value(chat.priority, int) or 0,
+        stream=scalar(chat.stream, bool) or False,
+        cache_salt=scalar(chat.cache_salt, str) or "",
+        priority=scalar(chat.priority, int) or 0,
     )
 
 
 def _pending(chat: Chat) -> PendingPrompt | None:
     if chat.messages:
-        return PendingPrompt(lambda: _prompt(chat), memoryview(chat.messages).nbytes)
+        seen = (chat.messages, chat.tools, chat.documents, chat.chat_template_kwargs)
+        return pending_prompt(lambda: _prompt(chat), *seen)
     if chat.input:
         as_response = openai_responses.Response(input=chat.input, instructions=chat.instructions)
         return openai_responses.pending(as_response)
@@ -62,9 +63,9 @@ def _pending(chat: Chat) -> PendingPrompt | None:
 
 def _prompt(chat: Chat) -> ChatPrompt | None:
     messages = value(chat.messages, list[dict[str, Any]])
-    variables = template_variables(chat.chat_template_kwargs, value(chat.reasoning_effort, str))
-    own_template = value(chat.chat_template, str) is not None
-    cut = value(chat.truncate_prompt_tokens, int) is not None
+    variables = template_variables(chat.chat_template_kwargs, scalar(chat.reasoning_effort, str))
+    own_template = opens_with(chat.chat_template, b'"')
+    cut = scalar(chat.truncate_prompt_tokens, int) is not None
     if not messages or variables is None or own_template or cut:
         return None
     try:
@@ -76,7 +77,7 @@ def _prompt(chat: Chat) -> ChatPrompt | None:
         tools,
         value(chat.documents, list[dict[str, Any]]),
         variables,
-        add_generation_prompt=value(chat.add_generation_prompt, bool) is not False,
-        continue_final_message=value(chat.continue_final_message, bool) or False,
-        add_special_tokens=value(chat.add_special_tokens, bool) or False,
+        add_generation_prompt=scalar(chat.add_generation_prompt, bool) is not False,
+        continue_final_message=scalar(chat.continue_final_message, bool) or False,
+        add_special_tokens=scalar(chat.add_special_tokens, bool) or False,
     )

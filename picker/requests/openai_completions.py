@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from picker.requests.body import count, fields, text, value
+from picker.requests.body import MOST_VALUES, count, fields, holds_more, scalar, size, value
 from picker.requests.model import Dialect, InferenceRequest, PendingPrompt, TextPrompt, TokenPrompt
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default and vLLM's."""
+
+MOST_ID_BYTES = 2 << 20
+"""Of a list of token ids: 300,000 of six digits. More are known by their beginning."""
+
+_OPENING = re.compile(rb"\s*\[\s*\[?")
 
 
 class Completion(msgspec.Struct):
@@ -31,23 +38,23 @@ def read(body: bytes) -> InferenceRequest:
     completion = fields(Completion, body)
     return InferenceRequest(
         Dialect.OPENAI,
-        model=value(completion.model, str),
+        model=scalar(completion.model, str),
         prompt=_pending(completion),
         max_tokens=count(completion.max_tokens) or DEFAULT_MAX_TOKENS,
         answers=count(completion.n) or 1,
-        stream=value(completion.stream, bool) or False,
-        cache_salt=text(completion.cache_salt),
-        priority=value(completion.priority, int) or 0,
+        stream=scalar(completion.stream, bool) or False,
+        cache_salt=scalar(completion.cache_salt, str) or "",
+        priority=scalar(completion.priority, int) or 0,
     )
 
 
 def _pending(completion: Completion) -> PendingPrompt | None:
     # Embeddings win over a prompt, and truncation drops its beginning: in either case the text says nothing.
-    cut = value(completion.truncate_prompt_tokens, int) is not None
+    cut = scalar(completion.truncate_prompt_tokens, int) is not None
     if not completion.prompt or completion.prompt_embeds or cut:
         return None
-    add_special_tokens = value(completion.add_special_tokens, bool) is not False
-    return PendingPrompt(lambda: first_prompt(completion.prompt, add_special_tokens), _size(completion.prompt))
+    add_special_tokens = scalar(completion.add_special_tokens, bool) is not False
+    return PendingPrompt(lambda: first_prompt(completion.prompt, add_special_tokens), size(completion.prompt))
 
 
 def first_prompt(raw: msgspec.Raw, add_special_tokens: bool = True) -> TextPrompt | TokenPrompt | None:
@@ -55,15 +62,18 @@ def first_prompt(raw: msgspec.Raw, add_special_tokens: bool = True) -> TextPromp
     string = value(raw, str)
     if string is not None:
         return TextPrompt(string, add_special_tokens) if string else None
-    tokens = value(raw, list[int])
-    if tokens:
-        return TokenPrompt(tokens)
-    strings = value(raw, list[str])
-    if strings:
-        return TextPrompt(strings[0], add_special_tokens)
-    lists = value(raw, list[list[int]])
-    return TokenPrompt(lists[0]) if lists else None
+    if prompt := _first_ids(raw):
+        return prompt
+    strings = None if holds_more(raw, MOST_VALUES) else value(raw, list[str])
+    return TextPrompt(strings[0], add_special_tokens) if strings else None
 
 
-def _size(raw: msgspec.Raw) -> int:
-    return memoryview(raw).nbytes
+def _first_ids(raw: msgspec.Raw) -> TokenPrompt | None:
+    """Of a list of ids or of a list of such lists."""
+    data = bytes(raw)
+    if not (opening := _OPENING.match(data)):
+        return None
+    start, end = opening.end(), data.find(b"]", opening.end())
+    known = end if end - start <= MOST_ID_BYTES else max(start, data.rfind(b",", start, start + MOST_ID_BYTES))
+    ids = value(msgspec.Raw(b"[%b]" % data[start:known]), list[int])
+    return TokenPrompt(ids, unread=round((end - known) * len(ids) / (known - start))) if ids else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from picker.requests.body import count, fields, text, value
+from picker.requests.body import count, fields, pending_prompt, scalar, text, value
 from picker.requests.model import ChatPrompt, Dialect, InferenceRequest, PendingPrompt
 from picker.requests.templating import declared_tools, template_variables
 
@@ -36,20 +36,21 @@ def read(body: bytes) -> InferenceRequest:
     response = fields(Response, body)
     return InferenceRequest(
         Dialect.OPENAI,
-        model=value(response.model, str),
+        model=scalar(response.model, str),
         prompt=pending(response),
         max_tokens=count(response.max_output_tokens),
-        stream=value(response.stream, bool) or False,
-        cache_salt=text(response.cache_salt),
-        priority=value(response.priority, int) or 0,
+        stream=scalar(response.stream, bool) or False,
+        cache_salt=scalar(response.cache_salt, str) or "",
+        priority=scalar(response.priority, int) or 0,
     )
 
 
 def pending(response: Response) -> PendingPrompt | None:
     """None for a response that continues a stored one: only the worker that stored it knows the beginning."""
-    if not response.input or text(response.previous_response_id):
+    if not response.input or scalar(response.previous_response_id, str):
         return None
-    return PendingPrompt(lambda: _prompt(response), memoryview(response.input).nbytes)
+    seen = (response.input, response.instructions, response.tools, response.reasoning, response.chat_template_kwargs)
+    return pending_prompt(lambda: _prompt(response), *seen)
 
 
 def _prompt(response: Response) -> ChatPrompt | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from picker.requests.body import MOST_SKIPPED_VALUES, holds_more
+from picker.requests.outline import model_span
+
 
 class _Body(msgspec.Struct):
     model: msgspec.Raw = msgspec.Raw()
@@ -18,6 +21,9 @@ def splice_model(body: bytes, new: str) -> bytes | None:
 
     None where there is no such string to replace. Of a repeated key the last one counts, as it does to engines.
     """
+    if holds_more(body, MOST_SKIPPED_VALUES):
+        span = model_span(body)
+        return None if span is None else body[: span.start] + msgspec.json.encode(new) + body[span.stop :]
     try:
         model = _decode(body).model
         if not isinstance(msgspec.json.decode(model), str):

@@ -87,7 +87,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "pa_06 lists of token lists": [
         case(COMPLETIONS, {"model": "m", "prompt": [[1, 2, 3], [1, 2, 9]]}, TokenPrompt([1, 2, 3])),
-        case(COMPLETIONS, {"model": "m", "prompt": [[]]}, TokenPrompt([])),
+        case(COMPLETIONS, {"model": "m", "prompt": [[]]}),
         case(COMPLETIONS, {"model": "m", "prompt": []}),
         case(COMPLETIONS, {"model": "m", "prompt": ["a", [1]]}),
     ],
