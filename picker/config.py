@@ -21,7 +21,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keepalive_s: a proxy that is silent for so long is asked for a sign of life, and taken for gone after as long again.
     max_streams: concurrent ext_proc streams, one for each request in flight.
     tokenizer_threads, tokenize_budget_s: prompts are tokenised in so many threads, and one that takes longer is placed
-    by load alone.
+    by what is known by then.
+    max_prompt_bytes: of a prompt's JSON; beyond it the prompt is placed by load alone.
+    max_prompt_chars: of a prompt's text; beyond it the text is not tokenised but matched as it is.
+    max_segment_chars: of text in which no special token allows a cut; only so much of it is tokenised.
+    prompt_states_bytes, prompt_tokens_bytes: memory of prompts that were read: of their chains, and of their tokens.
     """
 
     body_timeout_s: float = 30.0
@@ -32,6 +36,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_streams: int = 40_000
     tokenizer_threads: int = 2
     tokenize_budget_s: float = 1.0
+    max_prompt_bytes: int = 16 << 20
+    max_prompt_chars: int = 4 << 20
+    max_segment_chars: int = 256 << 10
+    prompt_states_bytes: int = 64 << 20
+    prompt_tokens_bytes: int = 64 << 20
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

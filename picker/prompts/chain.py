@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -32,7 +31,6 @@ _STRIDE = INDEX_TOKENS // HASH_TOKENS
 _TOKEN_BYTES = 4
 
 
-@lru_cache(maxsize=1024)
 def scope(model: str, adapter: str = "", salt: str = "") -> int:
     """The value a chain starts from. Prompts of different scopes never share a prefix.
 

@@ -31,6 +31,9 @@ BYTES_PER_TOKEN = 4
 BATCH_CHARS = 1 << 16
 """Tokenised at a time (about 30 ms of a core), between two looks at whether to go on."""
 
+MOST_SEGMENT_CHARS = 1 << 18
+"""Of text without a cut: it is tokenised in one go (100 ms), which nobody can stop."""
+
 _HEAD = Struct("<QIB")
 """Of a step: the last hash, tokens so far, and how many bytes of them are pending."""
 
@@ -38,9 +41,10 @@ _HEAD = Struct("<QIB")
 class IncrementalReader:
     """Texts to prefix chains. Thread-safe."""
 
-    def __init__(self, states_bytes: int, tokens_bytes: int):
+    def __init__(self, states_bytes: int, tokens_bytes: int, most_segment_chars: int = MOST_SEGMENT_CHARS):
         self._states = Memo(states_bytes)
         self._tokens = Memo(tokens_bytes)
+        self._most_segment_chars = most_segment_chars
 
     def read(
         self,
@@ -53,7 +57,7 @@ class IncrementalReader:
     ) -> PrefixChain:
         """The chain of a text whose scope is `start`. Raises UnicodeEncodeError for half a surrogate pair."""
         before, behind = tokenizer.frame if add_special_tokens else ([], [])
-        segments = tokenizer.segmenter.split(text)
+        segments, unread = _up_to_long(tokenizer.segmenter.split(text), self._most_segment_chars)
         digests = [xxh3_128_digest(segment.encode()) for segment in segments]
         keys = _keys(start.to_bytes(8, "little") + tokenizer.digest + pack(before), digests)
         steps = [_step(ChainState(start), pack(before)), *self._states.leading(keys)]
@@ -62,7 +66,8 @@ class IncrementalReader:
             _state(steps[-1]), keys[known:], segments[known:], digests[known:], tokenizer, should_stop
         )
         self._states.touch(keys[:known])
-        return _prefix(steps, segments[len(steps) - 1 :], pack(behind))
+        found = _prefix(steps, segments[len(steps) - 1 :], pack(behind))
+        return _without_end(found, unread) if unread else found
 
     def statistics(self) -> tuple[MemoStatistics, MemoStatistics]:
         """Of the states and of the tokens."""
@@ -98,6 +103,21 @@ class IncrementalReader:
         self._tokens.put(fresh.items())
         known |= fresh
         return [known[key] for key in keys]
+
+
+def _up_to_long(segments: list[str], most_chars: int) -> tuple[list[str], int]:
+    """The segments up to the first that is longer, with its beginning, and how many characters follow."""
+    for place, segment in enumerate(segments):
+        if len(segment) > most_chars:
+            rest = sum(map(len, segments[place:])) - most_chars
+            return [*segments[:place], segment[:most_chars]], rest
+    return segments, 0
+
+
+def _without_end(found: PrefixChain, unread: int) -> PrefixChain:
+    """As far as the tokens are certain: the last ones before a cut in mid-text depend on what follows."""
+    blocks = found.blocks[:-1] if found.rung is Rung.TOKENS else found.blocks
+    return PrefixChain(Rung.PART, found.prompt_tokens + unread // BYTES_PER_TOKEN, blocks)
 
 
 def _keys(beginning: bytes, digests: Iterable[bytes]) -> list[bytes]:

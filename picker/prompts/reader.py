@@ -9,7 +9,7 @@ import msgspec
 
 from picker.prompts import chain
 from picker.prompts.conversation import MEDIA, conversation, joined_system
-from picker.prompts.incremental import BYTES_PER_TOKEN, IncrementalReader
+from picker.prompts.incremental import BYTES_PER_TOKEN, MOST_SEGMENT_CHARS, IncrementalReader
 from picker.prompts.memo import MemoStatistics
 from picker.prompts.prefix import LOAD_ONLY, PrefixChain, Rung
 from picker.prompts.template import CannotRender
@@ -24,6 +24,9 @@ QUICK_BYTES = 16 << 10
 STATES_BYTES = 64 << 20
 TOKENS_BYTES = 64 << 20
 """About 16 million tokens; the states of as many take 2 MB, and 400 bytes for each turn."""
+
+MOST_BYTES = 16 << 20
+"""Of a prompt's JSON. What exceeds it is all images, or more than models take."""
 
 MOST_CHARS = 4 << 20
 """About a million tokens, more than models take, and two seconds of a core."""
@@ -43,11 +46,18 @@ class PromptReader:
         states_bytes: int = STATES_BYTES,
         tokens_bytes: int = TOKENS_BYTES,
         most_chars: int = MOST_CHARS,
+        most_segment_chars: int = MOST_SEGMENT_CHARS,
+        most_bytes: int = MOST_BYTES,
     ):
-        """The memos' bounds may be 0: then nothing is remembered. Texts above `most_chars` are not tokenised."""
+        """The memos' bounds may be 0: then nothing is remembered.
+
+        Prompts whose JSON exceeds `most_bytes` are not read. Texts above `most_chars` are not tokenised, and of a piece
+        that cannot be cut so many as `most_segment_chars` are.
+        """
         self._tokenizers = tokenizers
+        self._most_bytes = most_bytes
         self._most_chars = most_chars
-        self._incremental = IncrementalReader(states_bytes, tokens_bytes)
+        self._incremental = IncrementalReader(states_bytes, tokens_bytes, most_segment_chars)
 
     def is_slow(self, prompt: PendingPrompt | Prompt | None, model: str) -> bool:
         """Whether `read` belongs into a thread: it tokenises (2 ms for 1,000 tokens) or has much to decode."""
@@ -67,7 +77,8 @@ class PromptReader:
 
         Once `should_stop` says so, what is known by then has to do.
         """
-        prompt = prompt.read() if isinstance(prompt, PendingPrompt) else prompt
+        if isinstance(prompt, PendingPrompt):
+            prompt = prompt.read() if prompt.size <= self._most_bytes else None
         if prompt is None:
             return LOAD_ONLY
         start = chain.scope(model, adapter, salt)
@@ -75,7 +86,7 @@ class PromptReader:
             return _token_chain(start, prompt)
         tokenizer = self._tokenizers.get(model)
         exact = self._exact(prompt, start, tokenizer, should_stop) if tokenizer else None
-        return exact or _text_chain(start, prompt)
+        return exact or _text_chain(start, prompt, self._most_chars)
 
     def statistics(self) -> tuple[MemoStatistics, MemoStatistics]:
         """Of the memo of chain states and of the memo of tokens."""
@@ -125,12 +136,15 @@ def _before_media(text: str, tokenizer: ModelTokenizer) -> tuple[str, bool]:
 
 def _token_chain(start: int, prompt: TokenPrompt) -> PrefixChain:
     try:
-        return PrefixChain(Rung.TOKENS, len(prompt.tokens), chain.index_blocks(start, prompt.tokens))
+        blocks = chain.index_blocks(start, prompt.tokens)
     except ValueError:  # ids that are no ids: the engine will refuse them
         return LOAD_ONLY
+    rung = Rung.PART if prompt.unread else Rung.TOKENS
+    return PrefixChain(rung, len(prompt.tokens) + prompt.unread, blocks)
 
 
-def _text_chain(start: int, prompt: Prompt) -> PrefixChain:
+def _text_chain(start: int, prompt: Prompt, most_bytes: int) -> PrefixChain:
+    """Of the text's first `most_bytes`."""
     try:
         pieces = _pieces(prompt)
     except (UnicodeEncodeError, OverflowError, RecursionError):
@@ -139,7 +153,7 @@ def _text_chain(start: int, prompt: Prompt) -> PrefixChain:
     return PrefixChain(
         Rung.TEXT,
         prompt_tokens=size // BYTES_PER_TOKEN,
-        blocks=chain.text_blocks(start, pieces),
+        blocks=chain.text_blocks(start, [b"".join(pieces)[:most_bytes]]),
         block_tokens=chain.TEXT_BLOCK_BYTES // BYTES_PER_TOKEN,
     )
 
