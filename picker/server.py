@@ -11,6 +11,7 @@ import gc
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
@@ -68,7 +69,8 @@ class Server:
         self._gauges: Readings = {}
         self._metrics.add_gauges(lambda: self._gauges)
         self._feed = Feed(connect(config.redis), Keys(config.pool), self._view)
-        self._picker = Picker(config, self._view, PromptReader(tokenizers), self._metrics, self._is_blind)
+        self._reader = prompt_reader(tokenizers, config.limits)
+        self._picker = Picker(config, self._view, self._reader, self._metrics, self._is_blind)
         self._budget = ByteBudget(config.limits.max_held_bytes)
         settings = Settings(
             body_timeout_s=config.limits.body_timeout_s,
@@ -178,7 +180,33 @@ class Server:
             "redis_connected": ("1 while Redis answers.", float(feed.connected)),
             "dirty_slots": ("Workers whose prefixes do not count at the moment.", feed.dirty),
             "foreign_records": ("Undecodable data met in Redis.", feed.foreign),
+            **memo_readings(self._reader),
         }
+
+
+def prompt_reader(tokenizers: Mapping[str, ModelTokenizer], limits: Limits) -> PromptReader:
+    """The reader within its limits."""
+    return PromptReader(
+        tokenizers,
+        states_bytes=limits.prompt_states_bytes,
+        tokens_bytes=limits.prompt_tokens_bytes,
+        most_chars=limits.max_prompt_chars,
+        most_segment_chars=limits.max_segment_chars,
+        most_bytes=limits.max_prompt_bytes,
+    )
+
+
+def memo_readings(reader: PromptReader) -> Readings:
+    """How well what is remembered of prompts serves: chains of their beginnings, and tokens of their segments."""
+    chains, tokens = reader.statistics()
+    return {
+        "memo_bytes": ("Memory of prompts that were read.", chains.bytes + tokens.bytes),
+        "memo_evictions": ("Segments forgotten for want of room.", chains.evictions + tokens.evictions),
+        "memo_chain_hits": ("Segments whose chain was known.", chains.hits),
+        "memo_chain_misses": ("Prompts whose chain was not known to the end.", chains.misses),
+        "memo_tokens_hits": ("Of other segments, those whose tokens were known.", tokens.hits),
+        "memo_tokens_misses": ("Segments that were tokenised.", tokens.misses),
+    }
 
 
 def grpc_options(limits: Limits) -> list[tuple[str, int]]:

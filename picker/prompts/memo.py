@@ -72,8 +72,8 @@ class Memo:
 
     def statistics(self) -> MemoStatistics:
         """How it does."""
-        with self._lock:
-            return MemoStatistics(len(self._values), self._bytes, self._hits, self._misses, self._evictions)
+        # Without the lock: the event loop asks, and must not wait for a thread that remembers a long prompt.
+        return MemoStatistics(len(self._values), self._bytes, self._hits, self._misses, self._evictions)
 
     def _touch(self, keys: Sequence[bytes]) -> None:
         # The first is touched last: a value is of no use without those before it, so it has to go earlier.
