@@ -19,6 +19,8 @@ from picker.redisview.records import Foreign, KvEvent, LoadRecord, Snapshot, Str
 
 WANT_TTL_S = 5.0
 """A request for a snapshot is forgotten after so long; whoever still needs one asks again."""
+_SNAPSHOT_HEADER_BYTES = len(Snapshot(0, 0, (0, 0), ()).pack())
+_BLOCK_BYTES = 8
 
 
 class Registration(NamedTuple):
@@ -43,34 +45,34 @@ class Loads:
     """
 
     packed: dict[str, bytes]
-    hash_id: str | None
+    hash_id: str | Foreign | None
 
 
-@dataclass(frozen=True, slots=True)
-class Holdings:
-    """What is written of one worker's blocks: its load record's `kv_seq`, then its snapshot, read in this order.
+class Holding(NamedTuple):
+    """What is written of one worker's blocks: its load record's `kv_seq` (0 if it has none), and its snapshot's size.
 
-    The agent writes events and load record in one transaction. So if `kv_seq` is not above the snapshot's own number,
-    then whatever the snapshot lacks was added to the stream after this was read.
+    The snapshot is read after this. The agent writes events and load record in one transaction. So if `kv_seq` is not
+    above the snapshot's own number, then whatever the snapshot lacks was added to the stream after this was read.
     """
 
     kv_seq: int
-    snapshot: Snapshot | Foreign | None
+    snapshot_bytes: int | Foreign
 
 
 class Reader:
-    """Reads one pool. `deadline_s` bounds each command."""
+    """Reads one pool. `deadline_s` bounds each command; a snapshot of more than `max_snapshot_blocks` is Foreign."""
 
-    def __init__(self, client: Redis, keys: Keys, deadline_s: float = 1.0):
+    def __init__(self, client: Redis, keys: Keys, deadline_s: float = 1.0, max_snapshot_blocks: int = 1_000_000):
         self._client = client
         self._keys = keys
         self._deadline_s = deadline_s
+        self._max_snapshot_bytes = _SNAPSHOT_HEADER_BYTES + max_snapshot_blocks * _BLOCK_BYTES
 
     async def loads(self) -> Loads:
         """All load records. Raises Foreign."""
         loads, hash_id = await self._pipeline(["HGETALL", self._keys.load], ["HGET", self._keys.meta, "hash"])
         packed = {worker.decode("utf-8", "replace"): data for worker, data in _checked(loads).items()}
-        return Loads(packed, None if _checked(hash_id) is None else hash_id.decode("utf-8", "replace"))
+        return Loads(packed, _hash_id(hash_id))
 
     async def registrations(self, workers: Sequence[str]) -> list[Registration | Foreign | None]:
         """What is known of each of these workers; None where the lease is over."""
@@ -96,23 +98,42 @@ class Reader:
         (reply,) = await self._pipeline(["XRANGE", self._keys.events, f"({_id(after)}", _id(until), "COUNT", count])
         return [_entry(*entry) for entry in _checked(reply)]
 
-    async def holdings(self, workers: Sequence[tuple[str, int]]) -> list[Holdings]:
-        """Snapshots of these (worker, epoch), and the `kv_seq` of the load record of each (0 if it has none)."""
-        loads, *snapshots = await self._pipeline(
+    async def holdings(self, workers: Sequence[tuple[str, int]]) -> list[Holding]:
+        """What is written of the blocks of these (worker, epoch). Raises Foreign if the load HASH is something else."""
+        loads, *sizes = await self._pipeline(
             ["HMGET", self._keys.load, *(worker for worker, _ in workers)],
-            *(["GET", self._keys.snapshot(epoch)] for _, epoch in workers),
+            *(["STRLEN", self._keys.snapshot(epoch)] for _, epoch in workers),
         )
-        numbers = [_kv_seq(data, epoch) for data, (_, epoch) in zip(_checked(loads), workers, strict=True)]
-        return [Holdings(seq, _snapshot(reply)) for seq, reply in zip(numbers, snapshots, strict=True)]
+        return [
+            Holding(_kv_seq(load, epoch), self._allowed(size))
+            for load, size, (_, epoch) in zip(_checked(loads), sizes, workers, strict=True)
+        ]
+
+    async def snapshot(self, epoch: int) -> Snapshot | None:
+        """The snapshot of this epoch. Raises Foreign."""
+        # GETRANGE, since it may have grown after its size was read.
+        (reply,) = await self._pipeline(["GETRANGE", self._keys.snapshot(epoch), 0, self._max_snapshot_bytes])
+        data = _checked(reply)
+        return Snapshot.unpack(data) if data else None
 
     async def want(self, epochs: Sequence[int]) -> None:
         """Asks the agents of these epochs for new snapshots; a replica that refuses to be written to is not asked."""
         ttl_ms = round(WANT_TTL_S * 1000)
         await self._pipeline(*(["SET", self._keys.wanted(epoch), "1", "PX", ttl_ms] for epoch in epochs))
 
-    async def forget(self, worker: str, epoch: int) -> None:
-        """Removes what a dead worker left behind, unless this is a replica that refuses to be written to."""
-        await self._pipeline(["HDEL", self._keys.load, worker], ["DEL", self._keys.snapshot(epoch)])
+    async def forget(self, workers: Sequence[tuple[str, int]]) -> None:
+        """Removes what dead workers left behind, unless this is a replica that refuses to be written to."""
+        await self._pipeline(
+            *(["HDEL", self._keys.load, worker] for worker, _ in workers),
+            *(["DEL", self._keys.snapshot(epoch)] for _, epoch in workers),
+        )
+
+    def _allowed(self, reply: Any) -> int | Foreign:
+        try:
+            size: int = _checked(reply)
+        except Foreign as foreign:
+            return foreign
+        return size if size <= self._max_snapshot_bytes else Foreign(f"snapshot of {size} bytes")
 
     async def _pipeline(self, *commands: Sequence[Any]) -> list[Any]:
         # Errors come back among the replies: one key of a wrong type must not hide what the others hold.
@@ -172,9 +193,9 @@ def _kv_seq(data: bytes | None, epoch: int) -> int:
     return load.kv_seq if load.epoch == epoch else 0
 
 
-def _snapshot(reply: Any) -> Snapshot | Foreign | None:
+def _hash_id(reply: Any) -> str | Foreign | None:
     try:
-        data = _checked(reply)
-        return None if data is None else Snapshot.unpack(data)
+        data: bytes | None = _checked(reply)
     except Foreign as foreign:
         return foreign
+    return None if data is None else data.decode("utf-8", "replace")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from picker.fleet.feed import Feed, FeedSettings
+from picker.fleet.feed import Feed
+from picker.fleet.feed_settings import FeedSettings
 from picker.fleet.view import View
 from picker.redisview.connection import connect
 from picker.redisview.keys import Keys
@@ -35,9 +37,9 @@ async def redis() -> AsyncIterator[Redis]:
 
 
 @asynccontextmanager
-async def picker(redis: Redis) -> AsyncIterator[tuple[Feed, View]]:
+async def picker(redis: Redis, settings: FeedSettings = SETTINGS) -> AsyncIterator[tuple[Feed, View]]:
     view = View(stale_after_s=600.0)
-    feed = Feed(redis, KEYS, view, SETTINGS)
+    feed = Feed(redis, KEYS, view, settings)
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(feed.run())
         yield feed, view
@@ -117,3 +119,89 @@ async def test_a_defect_of_ours_leaves_the_view_as_it_is_and_is_tried_again(
             await until(lambda: feed.faults > 1)
         await register(redis, "10.0.0.2:8000", 3)
         await until(lambda: len(view.usable_endpoints()) == 2)
+
+
+async def litter(redis: Redis, fields: int) -> None:
+    """Load records of workers that no agent has registered."""
+    loads = {f"bogus-{n}": LoadRecord(1000 + n, 1, 1).pack() for n in range(fields)}
+    await redis.hset(KEYS.load, mapping=loads)  # type: ignore[misc,arg-type]
+
+
+async def test_load_records_without_workers_take_no_place_from_a_worker_that_comes_later(redis: Redis) -> None:
+    await litter(redis, 50)
+    async with picker(redis, replace(SETTINGS, max_workers=2)) as (feed, view):
+        await until(feed.synced.is_set)
+        await register(redis, GOOD, 2)
+        await until(lambda: view.usable_endpoints() == (GOOD,))
+        assert feed.statistics().workers == 1
+
+
+async def test_load_records_without_workers_are_looked_up_ever_more_rarely(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await litter(redis, 1)
+    async with picker(redis) as (feed, _):
+        calls = {"loads": 0, "registrations": 0}
+        for name in calls:
+            monkeypatch.setattr(feed._reader, name, counting(calls, name, getattr(feed._reader, name)))
+        await until(lambda: calls["loads"] >= 60)
+        assert 1 <= calls["registrations"] <= 20
+
+
+def counting(calls: dict[str, int], name: str, command: Callable[..., Any]) -> Callable[..., Any]:
+    async def counted(*arguments: Any) -> Any:
+        calls[name] += 1
+        return await command(*arguments)
+
+    return counted
+
+
+async def test_a_snapshot_of_more_blocks_than_a_worker_can_have_is_not_read(redis: Redis) -> None:
+    blocks = range(1, 102)
+    await register(redis, GOOD, 2, kv_seq=1, kv_count=len(blocks), kv_xor=xor_of(blocks))
+    await redis.set(KEYS.snapshot(2), Snapshot(2, 1, (0, 0), blocks).pack())
+    async with picker(redis, replace(SETTINGS, max_snapshot_blocks=100)) as (feed, view):
+        await until(lambda: feed.synced.is_set() and feed.foreign > 0)
+        slot = view.slot_of(GOOD, 2)
+        assert slot is not None
+        assert view.index.digest(slot) == (0, 0)
+        commands = await redis.info("commandstats")
+        assert "cmdstat_strlen" in commands
+        assert not {"cmdstat_get", "cmdstat_getrange"} & set(commands)
+        await redis.set(KEYS.snapshot(2), Snapshot(2, 1, (0, 0), blocks[:100]).pack())
+        await until(lambda: view.index.digest(slot)[0] == 100)
+
+
+async def test_a_load_hash_of_another_type_leaves_the_choice_to_envoy(redis: Redis) -> None:
+    await redis.set(KEYS.load, "text")
+    async with picker(redis) as (feed, view):
+        await until(lambda: feed.foreign > 10)
+        assert not feed.synced.is_set()
+        await redis.delete(KEYS.load)
+        await register(redis, GOOD, 2)
+        await until(feed.synced.is_set)
+        assert view.usable_endpoints() == (GOOD,)
+
+
+async def test_a_meta_hash_of_another_type_takes_no_worker_away(redis: Redis) -> None:
+    await redis.set(KEYS.meta, "text")
+    await register(redis, GOOD, 2)
+    async with picker(redis) as (feed, view):
+        await until(feed.synced.is_set)
+        assert view.usable_endpoints() == (GOOD,)
+        assert feed.foreign > 0
+
+
+async def test_a_worker_that_takes_anothers_epoch_and_leaves_it_takes_no_events_with_it(redis: Redis) -> None:
+    await register(redis, GOOD, 2)
+    await redis.set(KEYS.snapshot(2), Snapshot(2, 0, (0, 0), []).pack())
+    async with picker(redis) as (feed, view):
+        await until(feed.synced.is_set)
+        await register(redis, "10.0.0.2:8000", 2)
+        await until(lambda: view.slot_of("10.0.0.2:8000", 2) is not None)
+        await register(redis, "10.0.0.2:8000", 3)
+        await until(lambda: view.slot_of("10.0.0.2:8000", 3) is not None)
+        await redis.xadd(KEYS.events, {"e": KvEvent(2, 1, KvOp.STORE, (7,)).pack()})
+        slot = view.slot_of(GOOD, 2)
+        assert slot is not None
+        await until(lambda: bool(view.index.owners(7) >> slot & 1))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from picker.agent.publisher import Load, Publisher, PublisherSettings
-from picker.fleet.feed import Feed, FeedSettings
+from picker.fleet.feed import Feed
+from picker.fleet.feed_settings import FeedSettings
 from picker.fleet.index import PrefixIndex
 from picker.fleet.view import View
 from picker.redisview.connection import connect
