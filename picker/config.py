@@ -11,6 +11,14 @@ from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import expected_delay
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """The parts of "host:port", "[::1]:port" or ":port" (all interfaces). Raises ValueError with what is wanted."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} is not host:port with a port from 1 to 65535, such as 127.0.0.1:9002")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one process holds and waits for at most.
 
@@ -98,7 +106,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tokenizers: dict[str, str] = {}
     reveal_endpoint: bool = False
     conformance: bool = False
-    stale_after_s: float = 5.0
-    drain_s: float = 60.0
+    stale_after_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
+    drain_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     limits: Limits = Limits()
     log_format: Literal["console", "json"] = "console"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        for name in ("listen", "metrics", "health"):
+            try:
+                host_and_port(getattr(self, name) or "127.0.0.1:1")
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None

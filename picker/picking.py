@@ -82,7 +82,7 @@ class Picker:
         except Exception as error:
             self._metrics.errors.inc()
             # Neither the text of an exception nor its traceback: they may quote the prompt.
-            log.error("pick failed; left to Envoy", error=type(error).__name__, at=_where(error))
+            log.error("pick_failed", consequence="left to Envoy", error=type(error).__name__, at=_where(error))
             return Picked(())
         finally:
             self._metrics.pick_seconds.observe(time.monotonic() - started)

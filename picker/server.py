@@ -11,13 +11,13 @@ import gc
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import grpc
 import structlog
 
-from picker.config import Config, Limits, Tls
+from picker.config import Config, Limits, Tls, host_and_port
 from picker.debug.health import Health, add_reflection
 from picker.extproc import access_log, eds, service
 from picker.extproc.access_log import AccessLog, Outcome
@@ -83,22 +83,44 @@ class Server:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Serves until told to stop. Raises OSError where a port is taken."""
-        grpc_server = self._grpc_server()
-        health_server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        for server in (grpc_server, health_server):
-            await self._health.add_to(server)
-        if self._config.health:
-            _bind(health_server, self._config.health, None)
-        await health_server.start()
-        stop_metrics = self._metrics.serve(*_host_and_port(self._config.metrics))
-        await grpc_server.start()
-        log.info("serving", listen=self._config.listen, metrics=self._config.metrics, pool=self._config.pool)
-        for name in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(name, self._stopping.set)
-        # What was loaded stays; the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
+        """Serves until told to stop. Raises OSError where a port is taken, and BadCertificate."""
+        async with contextlib.AsyncExitStack() as exits:
+            exits.callback(self._picker.close)
+            exits.callback(self._serve_metrics())
+            if self._config.health:
+                health_server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+                await self._start(exits, health_server, "health", self._config.health, None)
+            server = self._grpc_server()
+            await self._start(exits, server, "listen", self._config.listen, self._config.tls)
+            log.info("serving", listen=self._config.listen, metrics=self._config.metrics, pool=self._config.pool)
+            for name in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(name, self._stopping.set)
+            # What was loaded stays; the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            await self._serve_until_told(server)
+
+    async def _start(
+        self, exits: contextlib.AsyncExitStack, server: grpc.aio.Server, setting: str, address: str, tls: Tls | None
+    ) -> None:
+        await self._health.add_to(server)
+        exits.push_async_callback(server.stop, 0)
+        try:
+            if tls:
+                server.add_secure_port(address, credentials(tls))
+            else:
+                server.add_insecure_port(address)
+        except RuntimeError:
+            raise OSError(_cannot_listen(setting, address)) from None
+        await server.start()
+
+    def _serve_metrics(self) -> Callable[[], None]:
+        try:
+            return self._metrics.serve(*host_and_port(self._config.metrics))
+        except OSError:
+            raise OSError(_cannot_listen("metrics", self._config.metrics)) from None
+
+    async def _serve_until_told(self, server: grpc.aio.Server) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(self._feed.run(), name="feed"),
@@ -106,12 +128,9 @@ class Server:
                 tasks.create_task(self._become_ready(), name="become-ready"),
             ]
             await self._stopping.wait()
-            await self._drain(grpc_server)
-            await health_server.stop(0)
+            await self._drain(server)
             for task in background:
                 task.cancel()
-        self._picker.close()
-        stop_metrics()
 
     def _grpc_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=grpc_options(self._config.limits))
@@ -122,7 +141,6 @@ class Server:
         )
         server.add_generic_rpc_handlers(handlers)
         add_reflection(server, (service.SERVICE, eds.SERVICE, access_log.SERVICE))
-        _bind(server, self._config.listen, self._config.tls)
         return server
 
     async def _become_ready(self) -> None:
@@ -131,6 +149,9 @@ class Server:
             async with asyncio.timeout(_READY_WITHOUT_FLEET_AFTER_S):
                 await self._feed.synced.wait()
         await self._health.set_ready(True)
+        served = self._view.model_names()
+        if served and (unserved := sorted(set(self._config.tokenizers) - served)):
+            log.warning("tokenizer_of_unserved_model", models=unserved, served=sorted(served))
 
     async def _sweep(self) -> None:
         while True:
@@ -230,23 +251,11 @@ def grpc_options(limits: Limits) -> list[tuple[str, int]]:
     ]
 
 
-def _bind(server: grpc.aio.Server, address: str, tls: Tls | None) -> None:
-    """Raises OSError, BadCertificate."""
-    try:
-        if tls:
-            server.add_secure_port(address, credentials(tls))
-        else:
-            server.add_insecure_port(address)
-    except RuntimeError:
-        raise OSError(f"cannot listen on {address}: the port is taken, or the address is not this machine's") from None
+def _cannot_listen(setting: str, address: str) -> str:
+    return f"{setting}: cannot listen on {address}: the port is taken, or the address is not this machine's"
 
 
 def _reveal_header(config: Config) -> str:
     if config.conformance:
         return "x-conformance-test-served-endpoint"
     return "x-picker-endpoint" if config.reveal_endpoint else ""
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]") or "0.0.0.0", int(port)

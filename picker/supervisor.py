@@ -26,6 +26,8 @@ log = structlog.get_logger()
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 _SETTLED_AFTER_S = 10.0
+_CANNOT_START = 2
+"""What `picker serve` exits with when a setting makes no sense or a port is taken: to try again would not help."""
 
 
 def config_of(config: Config, number: int) -> Config:
@@ -59,10 +61,14 @@ async def _keep_running(config: Path, number: int, stopping: asyncio.Event) -> N
         code = await _run_once(config, stopping)
         if stopping.is_set():
             return
+        if code == _CANNOT_START:
+            log.error("picker_process_cannot_start", process=number)
+            stopping.set()
+            return
         pause_s = (
             _FIRST_PAUSE_S if time.monotonic() - started > _SETTLED_AFTER_S else min(2 * pause_s, _LONGEST_PAUSE_S)
         )
-        log.warning("picker process ended, starting it again", process=number, exit_code=code, in_s=pause_s)
+        log.warning("picker_process_ended", process=number, exit_code=code, started_again_in_s=pause_s)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), pause_s)
 

@@ -61,9 +61,9 @@ class _Files:
             config = self.read()
         except (OSError, BadCertificate) as error:
             # In the middle of a rotation a file may be missing; the old pair serves until it is whole.
-            log.warning("certificate not reloaded", reason=str(error))
+            log.warning("certificate_not_reloaded", reason=str(error))
             return None
-        log.info("certificate reloaded", files=[str(path) for path in self._paths])
+        log.info("certificate_reloaded", files=[str(path) for path in self._paths])
         return config
 
     def _stamps(self) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ def _self_signed() -> tuple[bytes, bytes]:
         from cryptography.x509.oid import NameOID
     except ModuleNotFoundError:
         raise BadCertificate(
-            "tls: without cert and key one is made on the spot, which needs: pip install 'picker[tls]'"
+            "tls: without cert and key one is made on the spot, which needs: pip install 'envoy-picker[tls]'"
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "picker")])

@@ -54,7 +54,7 @@ class EndpointDiscovery:
             async for request in requests:
                 names.update(request.resource_names[: _MOST_NAMES - len(names)])
                 if request.HasField("error_detail"):
-                    log.warning("Envoy refuses the endpoints", reason=request.error_detail.message[:200])
+                    log.warning("endpoints_refused_by_envoy", reason=request.error_detail.message[:200])
             push.cancel()
 
     async def _push(self, names: set[str], context: Any) -> None:

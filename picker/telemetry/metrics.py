@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from picker.prompts.reader import Rung
+
+# A `_created` series beside each counter doubles what is scraped and stored.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Readings = Mapping[str, tuple[str, float]]
 """Gauge name -> (help, value)."""

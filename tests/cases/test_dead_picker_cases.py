@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import httpx
 import pytest
+
 from picker import envoy_config
 from picker.simulation.stack import Plan, Stack
-
 from tests.integration.traffic import Conversation, until
 
 pytestmark = pytest.mark.envoy

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+
 from picker.extproc.actions import Pick
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Settings

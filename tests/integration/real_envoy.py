@@ -16,20 +16,19 @@ from typing import Any
 import grpc
 import httpx
 import uvicorn
-from picker import envoy_config
-from picker.extproc.access_log import AccessLog, Outcome
-from picker.extproc.budget import ByteBudget
-from picker.extproc.conversation import Settings
-from picker.extproc.eds import EndpointDiscovery
-from picker.extproc.events import Picked
-from picker.extproc.service import ExtProcService
-from picker.simulation.process import Process, free_ports
-from picker.simulation.stack import ENVOY_FLAGS, envoy_binary
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from picker import envoy_config
+from picker.extproc.access_log import AccessLog, Outcome
+from picker.extproc.budget import ByteBudget
+from picker.extproc.conversation import Settings
+from picker.extproc.eds import EndpointDiscovery
+from picker.extproc.service import ExtProcService
+from picker.simulation.process import Process, free_ports
+from picker.simulation.stack import ENVOY_FLAGS, envoy_binary
 from tests.integration.ext_proc import ScriptedPicker
 
 _RESPONSE = {"response_header_mode": "SEND", "response_trailer_mode": "SEND"}

@@ -7,10 +7,10 @@ import asyncio
 import grpc
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+
 from picker.extproc.conversation import Settings
 from picker.extproc.events import NotPicked
 from picker.extproc.service import SERVICE
-
 from tests.integration.ext_proc import MODES, ScriptedPicker, body, headers, open_stream, response_headers, served
 
 

@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 
 import pytest
+
 from picker import envoy_config
 from picker.simulation.stack import MODEL, Plan, Stack
-
 from tests.integration.traffic import more, steady, until
 
 pytestmark = pytest.mark.envoy
@@ -72,7 +72,7 @@ async def test_1500_clients_that_leave_at_once_leave_nothing_behind() -> None:
     [("fail-open", False), ("fail-open", True), ("fail-closed", False), ("full-duplex", False)],
 )
 async def test_one_of_two_pickers_is_restarted_and_no_request_fails(envoy: str, is_killed: bool) -> None:
-    # Killed while it fails closed, a picker takes the requests with it whose streams are open: that is what closed means.
+    # Killed where Envoy fails closed, a picker takes the requests with it whose streams are open: closed means that.
     plan = Plan(workers=2, pickers=2, envoy=envoy, worker=FAST, picker={"drain_s": 20})
     async with Stack(plan) as stack, steady(stack.url, users=8, pause_s=0.0) as traffic:
         for number in (0, 1):

@@ -14,10 +14,10 @@ import grpc
 import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from picker.config import Tls
 from picker.simulation.process import Process, free_ports
 from picker.tls import _self_signed
-
 from tests.integration.traffic import until
 
 Check = Callable[[], Awaitable[bool]]
@@ -137,7 +137,21 @@ async def test_processes_have_ports_of_their_own_and_are_started_again(tmp_path:
             await until(is_alive(port))
         children = _children(process.pid)
         await process.stop(grace_s=20)
-        assert not any(Path(f"/proc/{child}").exists() for child in children)
+        assert not any(map(_is_running, children))
+    finally:
+        process.kill()
+
+
+async def test_processes_that_cannot_start_are_not_tried_for_ever(tmp_path: Path) -> None:
+    path, _ = config(tmp_path, redis="http://x")
+    process = serve(tmp_path, path, "--processes", "2")
+    try:
+
+        async def ended() -> bool:
+            return not process.is_running
+
+        await until(ended)
+        assert "is not a Redis URL" in process.log.read_text()
     finally:
         process.kill()
 
@@ -151,7 +165,12 @@ async def test_processes_have_ports_of_their_own_and_are_started_again(tmp_path:
         ({"tokenizers": {"m": "/nowhere"}}, "/nowhere/tokenizer.json does not exist"),
         ({"tls": {"cert": "x"}}, "cert and key belong together"),
         ({"tls": {"cert": "/nowhere", "key": "/nowhere"}}, "/nowhere cannot be read"),
-        ({"listen": "203.0.113.1:1"}, "cannot listen on 203.0.113.1:1"),
+        ({"listen": "203.0.113.1:1"}, "listen: cannot listen on 203.0.113.1:1"),
+        ({"health": "203.0.113.1:1"}, "health: cannot listen on 203.0.113.1:1"),
+        ({"metrics": "203.0.113.1:1"}, "metrics: cannot listen on 203.0.113.1:1"),
+        ({"metrics": "nowhere"}, "metrics: 'nowhere' is not host:port"),
+        ({"listen": "127.0.0.1:99999"}, "listen: '127.0.0.1:99999' is not host:port"),
+        ({"stale_after_s": -1}, "stale_after_s: expected `float` > 0"),
     ],
 )
 async def test_what_cannot_start_says_why(tmp_path: Path, settings: dict[str, object], expected: str) -> None:
@@ -176,6 +195,10 @@ def test_half_a_pair_is_no_tls() -> None:
 
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 async def _is_replaced(pid: int, victim: int) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from picker.simulation.stack import MODEL, Plan, Stack
 
+from picker.simulation.stack import MODEL, Plan, Stack
 from tests.integration.traffic import Conversation
 
 pytestmark = pytest.mark.envoy

@@ -45,7 +45,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 async def eventually(what: Callable[[], Any]) -> Any:
     """The first true answer of `what`, an async function."""
     async with asyncio.timeout(DEADLINE):
-        while not (answer := await what()):  # noqa: ASYNC110 - asks over HTTP, nobody can set an event
+        while not (answer := await what()):
             await asyncio.sleep(0.01)
     return answer
 

@@ -26,7 +26,9 @@ class Conversation:
 
     async def turn(self, client: httpx.AsyncClient, **body: Any) -> httpx.Response:
         """One more question, answered; the answer joins the conversation."""
-        self.messages.append({"role": "user", "content": f"{self.name}, turn {len(self.messages)}. {SENTENCE * self.sentences}"})
+        self.messages.append(
+            {"role": "user", "content": f"{self.name}, turn {len(self.messages)}. {SENTENCE * self.sentences}"}
+        )
         body = {"model": MODEL, "messages": self.messages, "max_tokens": 4} | body
         response = await client.post("/v1/chat/completions", json=body)
         if response.status_code == 200:

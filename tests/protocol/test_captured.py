@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from picker.extproc.actions import Pick, Release
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Conversation, Settings, State

@@ -45,7 +45,9 @@ WRONG = {
     MINIMAL + "pol: x\n": "agent.yaml: pol is not a setting; did you mean pool?",
     MINIMAL + "zzzzzzzz: x\n": "agent.yaml: zzzzzzzz is not a setting; there are: redis, pool, workers, ",
     "redis: redis://r\nworkers:\n  - endpoint: h:1\n": "agent.yaml: workers[0].url is missing",
-    MINIMAL.replace("10.0.0.5", "gpu-7"): "agent.yaml: workers[0]: gpu-7:8000 is no address that Envoy can be told; set",
+    MINIMAL.replace(
+        "10.0.0.5", "gpu-7"
+    ): "agent.yaml: workers[0]: gpu-7:8000 is no address that Envoy can be told; set",
     "": "agent.yaml: redis is missing",
     "redis: redis://r\nworkers: []\n": "agent.yaml: workers: expected `array` of length >= 1",
     MINIMAL.replace("http://10.0.0.5:8000", "[1]"): "agent.yaml: workers[0].url: expected `str`, got `array`",

@@ -436,7 +436,11 @@ def test_a_report_for_people_names_fault_cause_and_fix(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(config))
     result = CliRunner().invoke(app, ["doctor", "--config", str(path)])
     assert result.exit_code == 1
-    for text in ("warning: grpc_service has no retry_policy", "causes:", "retry_on: unavailable,cancelled,connect-failure,reset"):
+    for text in (
+        "warning: grpc_service has no retry_policy",
+        "causes:",
+        "retry_on: unavailable,cancelled,connect-failure,reset",
+    ):
         assert text in result.stdout
 
 
