@@ -99,7 +99,7 @@ class Conversation:
     """One ext_proc stream. `receive` is the only way in."""
 
     __slots__ = (
-        "_asked_on_headers", "_budget", "_headers", "_held", "_is_whole", "_mode", "_pieces", "_placement",
+        "_asked_on_headers", "_body_is_over", "_budget", "_headers", "_held", "_is_whole", "_mode", "_pieces", "_placement",
         "_response_mode", "_settings", "_subset", "_trailers", "state",
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ class Conversation:
         self._mode = self._response_mode = BodyMode.NONE
         self._headers: Mapping[str, str] = {}
         self._subset: frozenset[str] | None = None
-        self._asked_on_headers = False
+        self._asked_on_headers = self._body_is_over = False
         self._pieces: list[RequestBody] = []
         self._held = 0
         self._is_whole = True
@@ -135,6 +135,7 @@ class Conversation:
     def _on_headers(self, event: RequestHeaders, now: float) -> _Result:
         self._headers, self._subset = event.headers, event.subset
         self._mode, self._response_mode = event.request_mode, event.response_mode
+        self._body_is_over = event.end_of_stream
         if not self._will_wait_for_body(event):
             self._asked_on_headers = True
             return self._ask(b"")
@@ -183,12 +184,18 @@ class Conversation:
 
     def _on_body_while_picking(self, event: RequestBody, now: float) -> _Result:
         """The first bytes of an upgraded connection, or body after its end, which Envoy 1.35 to 1.37 can repeat."""
-        if not self._asked_on_headers:
+        if not self._is_wanted(event):
             return [Ignored(RequestBody, self.state.name)], State.PICK
         return self._hold(event) or ([], State.PICK)
 
+    def _is_wanted(self, event: RequestBody) -> bool:
+        """Whether a piece that comes after the question still belongs to the body."""
+        is_wanted = self._asked_on_headers and not self._body_is_over
+        self._body_is_over = self._body_is_over or event.end_of_stream
+        return is_wanted
+
     def _on_trailers_while_picking(self, event: RequestTrailers, now: float) -> _Result:
-        self._trailers = True
+        self._trailers = self._body_is_over = True
         return [], State.PICK
 
     # The answer.
@@ -233,11 +240,12 @@ class Conversation:
 
     def _on_more_body(self, event: RequestBody, now: float) -> _Result:
         """Body after a pick on the headers alone; anything else is body after its end."""
-        if not self._asked_on_headers:
+        if not self._is_wanted(event):
             return [Ignored(RequestBody, self.state.name)], State.RESPONSE
         return list(self._pass_on([event])), State.RESPONSE
 
     def _on_more_trailers(self, event: RequestTrailers, now: float) -> _Result:
+        self._body_is_over = True
         return [SendTrailersContinue()], State.RESPONSE
 
     def _on_response_headers(self, event: ResponseHeaders, now: float) -> _Result:
