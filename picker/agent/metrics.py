@@ -156,10 +156,14 @@ def _over(combine: Callable[[Iterable[float]], float], samples: list[_Sample], n
     return combine(values) if values else 0.0
 
 
+_MOST_DIGITS = 9
+
+
 def _capacity(labels: dict[str, str]) -> int:
     size = _int(labels.get("kv_cache_size_tokens"))
     return size or _int(labels.get("num_gpu_blocks")) * _int(labels.get("block_size"))
 
 
 def _int(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() else 0
+    """0 where it is no number, or one that no engine can mean and no record can hold."""
+    return int(text) if text and len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else 0

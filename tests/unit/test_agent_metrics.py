@@ -81,3 +81,9 @@ def test_another_start_time_or_a_counter_that_went_back_is_a_restart() -> None:
     assert not has_restarted(metrics, metrics)
     assert has_restarted(metrics, replace(metrics, started_at=metrics.started_at + 1))
     assert has_restarted(metrics, replace(metrics, counters=Counters()))
+
+
+def test_a_size_that_no_engine_can_mean_is_none() -> None:
+    text = 'vllm:cache_config_info{kv_cache_size_tokens="%s",num_gpu_blocks="%s",block_size="16",engine="0"} 1\n'
+    for absurd in ("1" + "0" * 100, "-1", "x", "１２"):
+        assert parse(text % (absurd, absurd)).kv_capacity_tokens == 0
