@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,13 +14,15 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
+from picker.simulation.tether import tethered
+
 
 class DidNotStart(RuntimeError):
     """A process that ended or stayed unready. The message says which, how, and shows the end of its log."""
 
 
 class Process:
-    """One child process in a session of its own; stopping it stops what it started."""
+    """One child process in a session of its own; stopping it stops what it started, and it ends when we do."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None):
         self.name = name
@@ -42,14 +45,13 @@ class Process:
 
     def start(self) -> None:
         """Returns at once. Raises DidNotStart if there is no such program."""
+        if shutil.which(self._command[0], path=self._env.get("PATH")) is None:
+            raise DidNotStart(f"{self.name}: {self._command[0]} is not installed")
         with self.log.open("ab") as log:
-            try:
-                self._process = subprocess.Popen(
-                    self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self._env,
-                    start_new_session=True,
-                )  # fmt: skip
-            except FileNotFoundError:
-                raise DidNotStart(f"{self.name}: {self._command[0]} is not installed") from None
+            self._process = subprocess.Popen(
+                tethered(self._command), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self._env,
+                start_new_session=True,
+            )  # fmt: skip
 
     async def wait_until(self, is_ready: Callable[[], Awaitable[bool]], within_s: float = 60.0) -> None:
         """Polls until it is ready. Raises DidNotStart when it ends first, or takes too long."""

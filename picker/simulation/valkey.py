@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from picker.simulation.process import free_ports
+from picker.simulation.tether import tethered
 
 _HOST = "127.0.0.1"
 _POLL_S = 0.02
@@ -74,9 +75,9 @@ class ValkeyServer:
         """Starts an empty server and waits until it answers. Raises ValkeyFailed."""
         log = self._folder_path / "log"
         arguments = ("--bind", _HOST, "--port", str(self._port), "--dir", self._folder.name, "--logfile", str(log))
-        self._process = await asyncio.create_subprocess_exec(
-            str(self._binary), *arguments, "--save", "", "--appendonly", "no", "--daemonize", "no"
-        )
+        command = [str(self._binary), *arguments, "--save", "", "--appendonly", "no", "--daemonize", "no"]
+        # In a session of its own: a terminal's Ctrl-C is for us, who end it when all others have gone.
+        self._process = await asyncio.create_subprocess_exec(*tethered(command), start_new_session=True)
         try:
             async with asyncio.timeout(self._start_s):
                 await self._wait_answer(self._process)
