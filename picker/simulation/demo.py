@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,19 +19,25 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from picker.simulation.signals import run_until_signal
 from picker.simulation.stack import MODEL, Plan, Stack
 from picker.simulation.trace import TraceRequest, load
 
 _TIMEOUT_S = 60.0
 
 
+class DemoFailed(RuntimeError):
+    """The demo cannot do what it is asked for. The message says why, and what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for."""
+    """What the command line asks for. `requests`: how many of the trace's to replay; None for all."""
 
     workers: int = 4
     once: bool = False
     json: Path | None = None
+    requests: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +64,34 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_worker: dict[str, int]
 
 
-async def run(options: Options) -> None:
-    """Starts everything, replays, prints, and stays up unless told not to. Raises DidNotStart."""
+async def run(options: Options) -> int:
+    """Starts everything, replays, prints, and stays up unless told not to. Returns the exit code.
+
+    That is 0 after the table, and 128 + n after signal n, as shells have it.
+    Raises DemoFailed, DidNotStart, ValkeyFailed.
+    """
+    if options.json:
+        _check_writable(options.json)
     console = Console()
-    trace = load()
+    received = await run_until_signal(_run(options, console), lambda number: _announce_stop(console, number))
+    return 128 + received if received else 0
+
+
+def _check_writable(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise DemoFailed(f"--json {path}: there is no folder {path.parent}; make it, or name another")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise DemoFailed(f"--json {path}: may not be written; name another file")
+
+
+def _announce_stop(console: Console, number: signal.Signals) -> None:
+    # After a hang-up there is no terminal, and each write to it would fail.
+    console.quiet = number == signal.SIGHUP
+    console.print("Stopping ...")
+
+
+async def _run(options: Options, console: Console) -> None:
+    trace = load()[: options.requests]
     console.print(f"Starting Valkey, {options.workers} simulated workers, an agent, a picker and Envoy ...")
     async with Stack(Plan(workers=options.workers)) as stack:
         figures = await _compare(stack, trace, console)
@@ -67,8 +99,9 @@ async def run(options: Options) -> None:
         if options.json:
             options.json.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
         if any(one.failures for one in figures.values()):
-            raise SystemExit("picker: some requests failed")
+            raise DemoFailed("some requests failed")
         if not options.once:
+            write_turns(stack.folder)
             console.print(_invitation(stack), highlight=False, soft_wrap=True)
             await asyncio.Event().wait()
 
@@ -161,7 +194,8 @@ def summarise(exchanges: Sequence[Exchange]) -> Figures:
 
 def _table(figures: dict[str, Figures]) -> Table:
     before, after = figures["round-robin"], figures["picker"]
-    table = Table(title="The same traffic, twice")
+    caption = "Each run has words of its own, so that nothing of the first is cached in the second."
+    table = Table(title="The same traffic, twice", caption=caption)
     for heading in ("", "round-robin", "picker", "ratio"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row("requests", str(before.requests), str(after.requests))
@@ -177,12 +211,35 @@ def _table(figures: dict[str, Figures]) -> Table:
     return table
 
 
-def _invitation(stack: Stack) -> str:
-    chat = '{"model": "tiny-llama", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8}'
-    return f"""
-Everything stays up until Ctrl-C. Try:
+_RULES = """You answer for a public library. Be brief and friendly, and say so when you do not know. Books are lent
+for four weeks, films and games for one. A loan can be extended twice unless somebody waits for it. The house is open
+from ten to seven, on Saturdays until two, and closed on Sundays. Children under twelve need a parent's consent to join.
+Whoever brings something back late pays twenty cents a day for each item, and never more than the item costs."""
 
-  curl -si {stack.url}/v1/chat/completions -H 'content-type: application/json' -d '{chat}'
+
+def write_turns(folder: Path) -> None:
+    """Two requests to paste, the second the first's next turn: `turn-1.json`, `turn-2.json`.
+
+    Their prefix is longer than an index block: what is shorter is in nobody's credit.
+    """
+    first = [{"role": "system", "content": _RULES}, {"role": "user", "content": "How long may I keep a film?"}]
+    answer = {"role": "assistant", "content": "A week, and you may extend that twice."}
+    second = [*first, answer, {"role": "user", "content": "And if I am late?"}]
+    for number, messages in enumerate((first, second), start=1):
+        body = {"model": MODEL, "messages": messages, "max_tokens": 8}
+        (folder / f"turn-{number}.json").write_bytes(msgspec.json.format(msgspec.json.encode(body), indent=2))
+
+
+def _invitation(stack: Stack) -> str:
+    chat = f"curl -si {stack.url}/v1/chat/completions -H 'content-type: application/json' -d @{stack.folder}"
+    return f"""
+Everything stays up until Ctrl-C. Two turns of a conversation; both go to the worker that has its prefix:
+
+  {chat}/turn-1.json | grep x-worker
+  {chat}/turn-2.json | grep x-worker
+
+And behind it:
+
   curl -s http://{stack.metrics_address}/metrics | grep ^picker_
   grpcurl -plaintext {stack.picker_address} list
   curl -s http://{stack.admin_address}/clusters | grep ^workers

@@ -5,6 +5,7 @@ The demo and the tests run on it. Each part is a process of its own, so that eac
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import sys
@@ -47,8 +48,8 @@ class Stack:
 
     def __init__(self, plan: Plan | None = None):
         self.plan = plan or Plan()
-        self._folder = tempfile.TemporaryDirectory(prefix="picker-")
-        self._path = Path(self._folder.name)
+        self._temporary = tempfile.TemporaryDirectory(prefix="picker-")
+        self.folder = Path(self._temporary.name)
         ports = free_ports(3 + 2 * self.plan.pickers + 3 * self.plan.workers)
         addresses = [f"{_HOST}:{port}" for port in ports]
         self.envoy_address, self.round_robin_address, self.admin_address = addresses[:3]
@@ -57,9 +58,9 @@ class Stack:
         self._worker_ports = [tuple(ports[i : i + 3]) for i in range(workers_from, len(ports), 3)]
         self.valkey = ValkeyServer()
         self.workers = [self._worker(i) for i in range(self.plan.workers)]
-        self.agent = self._process("agent", self._command("picker", "agent", "--config", self._path / "agent.yaml"))
+        self.agent = self._process("agent", self._command("picker", "agent", "--config", self.folder / "agent.yaml"))
         self.pickers = [self._picker(i) for i in range(self.plan.pickers)]
-        self.envoy = self._process("envoy", [envoy_binary(), *ENVOY_FLAGS, "-c", str(self._path / "envoy.json")])
+        self.envoy = self._process("envoy", [envoy_binary(), *ENVOY_FLAGS, "-c", str(self.folder / "envoy.json")])
 
     @property
     def url(self) -> str:
@@ -130,11 +131,15 @@ class Stack:
         await picker.wait_until(lambda: self.metric_is("picker_workers_ready", len(self.workers), number))
 
     async def stop(self) -> None:
-        """Ends everything, in the order in which requests flow."""
-        for process in (self.envoy, *self.pickers, self.agent, *self.workers):
-            await process.stop()
-        await self.valkey.stop()
-        self._folder.cleanup()
+        """Ends everything at once, with one grace for all. When cancelled, nothing is left either."""
+        processes = (self.envoy, *self.pickers, self.agent, *self.workers)
+        try:
+            await asyncio.gather(*(process.stop() for process in processes))
+        finally:
+            for process in processes:
+                process.kill()
+            await self.valkey.stop()
+            self._temporary.cleanup()
 
     async def restart_worker(self, number: int) -> None:
         """Starts a worker again that was killed, on its old ports."""
@@ -166,11 +171,11 @@ class Stack:
         )  # fmt: skip
 
     def _picker(self, number: int) -> Process:
-        config = self._path / f"picker-{number}.yaml"
+        config = self.folder / f"picker-{number}.yaml"
         return self._process(f"picker-{number}", self._command("picker", "serve", "--config", config))
 
     def _process(self, name: str, command: Sequence[str]) -> Process:
-        return Process(name, command, self._path / f"{name}.log")
+        return Process(name, command, self.folder / f"{name}.log")
 
     def _command(self, module: str, *arguments: object) -> list[str]:
         return [sys.executable, "-m", module, *map(str, arguments)]
@@ -199,7 +204,7 @@ class Stack:
 
     def _write(self, name: str, config: dict[str, Any]) -> None:
         data = msgspec.json.encode(config) if name.endswith(".json") else yaml.safe_dump(config).encode()
-        (self._path / name).write_bytes(data)
+        (self.folder / name).write_bytes(data)
 
     async def _envoy_knows_workers(self) -> bool:
         async with httpx.AsyncClient() as client:
