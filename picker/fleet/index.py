@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 Depths = list[tuple[int, int]]
 """(number of leading blocks held, bit mask of the slots that hold exactly so many), shallowest first."""
@@ -120,39 +120,39 @@ class PlacedBlocks:
 
     def place(self, slot: int, chain: Sequence[int], now: float) -> None:
         """A prompt with these blocks goes to this slot. Of a chain beyond the slot's bound, the head counts."""
-        entries, bit = self._slots.setdefault(slot, OrderedDict()), 1 << slot
+        entries, owners, bit = self._slots.setdefault(slot, OrderedDict()), self._owners, 1 << slot
         for block in reversed(chain[: self._capacity]):
             if block in entries:
                 entries.move_to_end(block)
             else:
-                self._owners[block] = self._owners.get(block, 0) | bit
+                owners[block] = owners.get(block, 0) | bit
             entries[block] = now
-        while len(entries) > self._capacity:
-            self._drop(slot, entries.popitem(last=False)[0])
+        self._drop(slot, [entries.popitem(last=False)[0] for _ in range(len(entries) - self._capacity)])
 
     def expire(self, now: float, limit: int = 1000) -> None:
         """Drops what is older than the time to live, at most `limit` entries of each slot at a time."""
         for slot, entries in self._slots.items():
-            for _ in range(limit):
-                if not entries or next(iter(entries.values())) > now - self._ttl_s:
-                    break
-                self._drop(slot, entries.popitem(last=False)[0])
+            old = list(takewhile(lambda entry: entry[1] <= now - self._ttl_s, islice(entries.items(), limit)))
+            for block, _ in old:
+                del entries[block]
+            self._drop(slot, [block for block, _ in old])
 
     def clear(self, slot: int) -> None:
         """Nothing is expected on this slot any more."""
-        for block in self._slots.pop(slot, ()):
-            self._drop(slot, block)
+        self._drop(slot, self._slots.pop(slot, ()))
 
     def owners(self, block: int) -> int:
         """Bit mask of the slots that were sent this block."""
         return self._owners.get(block, 0)
 
-    def _drop(self, slot: int, block: int) -> None:
-        rest = self._owners[block] & ~(1 << slot)
-        if rest:
-            self._owners[block] = rest
-        else:
-            del self._owners[block]
+    def _drop(self, slot: int, blocks: Iterable[int]) -> None:
+        owners, others = self._owners, ~(1 << slot)
+        for block in blocks:
+            rest = owners[block] & others
+            if rest:
+                owners[block] = rest
+            else:
+                del owners[block]
 
 
 def depths(chain: Sequence[int], owners: Callable[[int], int]) -> Depths:
