@@ -38,7 +38,7 @@ _TEST_SELECTION = "test-epp-endpoint-selection"
 EXPECTED_OUTPUT_TOKENS = 256
 """Of a request that does not say; and no request is expected to use up a huge `max_tokens`."""
 
-_QUICK_BODY_BYTES = 1 << 18
+_QUICK_BODY_BYTES = 1 << 19
 _PARSE_BUDGET_S = 3.0
 _MOST_ANSWERS = 128
 
