@@ -99,8 +99,8 @@ class Conversation:
     """One ext_proc stream. `receive` is the only way in."""
 
     __slots__ = (
-        "_asked_on_headers", "_body_is_over", "_budget", "_headers", "_held", "_is_whole", "_mode", "_pieces", "_placement",
-        "_response_mode", "_settings", "_subset", "_trailers", "state",
+        "_asked_on_headers", "_body_is_over", "_budget", "_headers", "_held", "_is_whole", "_mode", "_pieces",
+        "_placement", "_response_mode", "_settings", "_subset", "_trailers", "state",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, budget: ByteBudget):
