@@ -22,6 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from picker import envoy_config
+from picker.config import Tls
 from picker.extproc.access_log import AccessLog, Outcome
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Settings
@@ -29,6 +30,7 @@ from picker.extproc.eds import EndpointDiscovery
 from picker.extproc.service import ExtProcService
 from picker.simulation.process import Process, free_ports
 from picker.simulation.stack import ENVOY_FLAGS, envoy_binary
+from picker.tls import credentials
 from tests.integration.ext_proc import ScriptedPicker
 
 _RESPONSE = {"response_header_mode": "SEND", "response_trailer_mode": "SEND"}
@@ -145,8 +147,8 @@ class _Tee:
 
 
 @contextlib.asynccontextmanager
-async def real_envoy(settings: Settings | None = None, failure_mode_allow: bool = False) -> AsyncIterator[RealEnvoy]:
-    """Envoy, two upstreams and the service; `urls` has one for each mode."""
+async def real_envoy(settings: Settings | None = None, tls: Tls | None = None) -> AsyncIterator[RealEnvoy]:
+    """Envoy, two upstreams and the service; `urls` has one for each mode. `tls`: between Envoy and the service."""
     async with contextlib.AsyncExitStack() as stack:
         upstreams = [await stack.enter_async_context(_upstream()) for _ in range(2)]
         endpoints = tuple(f"127.0.0.1:{port}" for port in upstreams)
@@ -154,8 +156,8 @@ async def real_envoy(settings: Settings | None = None, failure_mode_allow: bool 
         picker.endpoints = endpoints
         service = _Recording(picker, picker, settings or Settings(), ByteBudget(1 << 30))
         outcomes: list[Outcome] = []
-        address = await stack.enter_async_context(_serving(service, endpoints, outcomes))
-        urls = await stack.enter_async_context(_envoy(address, failure_mode_allow))
+        address = await stack.enter_async_context(_serving(service, endpoints, outcomes, tls))
+        urls = await stack.enter_async_context(_envoy(address, tls is not None))
         yield RealEnvoy(urls, upstreams, picker, service, service.recording, outcomes)
 
 
@@ -177,11 +179,14 @@ async def _upstream() -> AsyncIterator[int]:
 
 
 @contextlib.asynccontextmanager
-async def _serving(service: ExtProcService, endpoints: tuple[str, ...], outcomes: list[Outcome]) -> AsyncIterator[str]:
+async def _serving(
+    service: ExtProcService, endpoints: tuple[str, ...], outcomes: list[Outcome], tls: Tls | None
+) -> AsyncIterator[str]:
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
     discovery, logs = EndpointDiscovery(lambda: endpoints), AccessLog(outcomes.append)
     server.add_generic_rpc_handlers([service.handler(), discovery.handler(), logs.handler()])
-    port = server.add_insecure_port("127.0.0.1:0")
+    here = "127.0.0.1:0"
+    port = server.add_secure_port(here, credentials(tls)) if tls else server.add_insecure_port(here)
     await server.start()
     try:
         yield f"127.0.0.1:{port}"
@@ -190,14 +195,16 @@ async def _serving(service: ExtProcService, endpoints: tuple[str, ...], outcomes
 
 
 @contextlib.asynccontextmanager
-async def _envoy(picker: str, failure_mode_allow: bool) -> AsyncIterator[dict[str, str]]:
+async def _envoy(picker: str, is_encrypted: bool) -> AsyncIterator[dict[str, str]]:
     ports = free_ports(len(MODES) + 1)
     admin = f"127.0.0.1:{ports.pop()}"
     config = envoy_config.load("fail-closed", listen="127.0.0.1:1", admin=admin, picker=picker)
     [template] = config["static_resources"]["listeners"]
     config["static_resources"]["listeners"] = [
-        _listener(template, name, port, failure_mode_allow) for name, port in zip(MODES, ports, strict=True)
+        _listener(template, name, port) for name, port in zip(MODES, ports, strict=True)
     ]
+    if is_encrypted:
+        next(c for c in config["static_resources"]["clusters"] if c["name"] == "picker")["transport_socket"] = _TLS
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "envoy.json"
         path.write_text(json.dumps(config))
@@ -210,7 +217,17 @@ async def _envoy(picker: str, failure_mode_allow: bool) -> AsyncIterator[dict[st
             await process.stop()
 
 
-def _listener(template: dict[str, Any], name: str, port: int, failure_mode_allow: bool) -> dict[str, Any]:
+# As gateways do it: encrypted, HTTP/2 by ALPN, and the certificate is not looked at.
+_TLS = {
+    "name": "envoy.transport_sockets.tls",
+    "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        "common_tls_context": {"alpn_protocols": ["h2"], "validation_context": {}},
+    },
+}
+
+
+def _listener(template: dict[str, Any], name: str, port: int) -> dict[str, Any]:
     listener = copy.deepcopy(template)
     listener["name"] = name
     listener["address"]["socket_address"]["port_value"] = port
@@ -220,7 +237,6 @@ def _listener(template: dict[str, Any], name: str, port: int, failure_mode_allow
     manager["stat_prefix"] = name
     ext_proc = manager["http_filters"][0]["typed_config"]
     ext_proc["processing_mode"] = {"request_header_mode": "SEND"} | MODES[name]
-    ext_proc["failure_mode_allow"] = failure_mode_allow
     if name == "streamed-unasked":
         ext_proc["send_body_without_waiting_for_header_response"] = True
     return listener
