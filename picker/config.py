@@ -90,7 +90,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     conformance: obey `test-epp-endpoint-selection` and tell `x-conformance-test-served-endpoint`, as the Gateway API
     Inference Extension's conformance tests want it. Never in production: it lets clients choose the endpoint.
     stale_after_s: a worker whose agent is silent for so long is not picked.
-    drain_s: after SIGTERM, how long streams in flight may take to end.
+    drain_wait_s: after SIGTERM, how long to go on while health says NOT_SERVING, for proxies that check it and have no
+    other picker to retry on.
+    drain_s: after that, how long streams in flight may take to end.
     """
 
     listen: str = "127.0.0.1:9002"
@@ -107,6 +109,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reveal_endpoint: bool = False
     conformance: bool = False
     stale_after_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
+    drain_wait_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     limits: Limits = Limits()
     log_format: Literal["console", "json"] = "console"

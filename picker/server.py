@@ -163,6 +163,7 @@ class Server:
     async def _drain(self, server: grpc.aio.Server) -> None:
         log.info("draining", streams=self._ext_proc.streams, at_most_s=self._config.drain_s)
         await self._health.set_ready(False)
+        await asyncio.sleep(self._config.drain_wait_s)
         # GOAWAY: new streams go elsewhere, those in flight may end.
         async with asyncio.TaskGroup() as tasks:
             stopped = tasks.create_task(server.stop(self._config.drain_s), name="drain")
@@ -200,6 +201,8 @@ class Server:
             "held_body_bytes": ("Bytes of request bodies held.", self._budget.taken),
             "redis_connected": ("1 while Redis answers.", float(feed.connected)),
             "dirty_slots": ("Workers whose prefixes do not count at the moment.", feed.dirty),
+            "view_lag_events": ("Events that agents have counted and the mirror lacks.", feed.lag_events),
+            "view_reloads": ("Snapshots read because events were missing.", feed.reloads),
             "foreign_records": ("Undecodable data met in Redis.", feed.foreign),
             **memo_readings(self._reader),
         }

@@ -142,6 +142,23 @@ async def test_processes_have_ports_of_their_own_and_are_started_again(tmp_path:
         process.kill()
 
 
+async def test_a_drain_says_so_first_and_goes_on_serving_for_a_while(tmp_path: Path) -> None:
+    path, ports = config(tmp_path, drain_wait_s=3.0)
+    process = serve(tmp_path, path)
+    try:
+        async with grpc.aio.insecure_channel(f"localhost:{ports[0]}") as channel:
+
+            async def says(status: int) -> bool:
+                return await health(channel, "readiness") == status
+
+            await process.wait_until(lambda: says(health_pb2.HealthCheckResponse.SERVING))
+            process.signal(signal.SIGTERM)
+            await until(lambda: says(health_pb2.HealthCheckResponse.NOT_SERVING))
+            assert await health(channel) == health_pb2.HealthCheckResponse.SERVING, "liveness is another matter"
+    finally:
+        process.kill()
+
+
 async def test_processes_that_cannot_start_are_not_tried_for_ever(tmp_path: Path) -> None:
     path, _ = config(tmp_path, redis="http://x")
     process = serve(tmp_path, path, "--processes", "2")
