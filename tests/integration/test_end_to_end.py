@@ -133,7 +133,7 @@ async def test_envoy_reports_every_outcome(stack: Stack, client: httpx.AsyncClie
     assert (await stack.metrics())["picker_picks_not_honoured_total"] == 0
 
 
-async def test_health_is_told_under_every_name_that_gateways_probe(stack: Stack) -> None:
+async def test_pr_36_health_is_told_under_every_name_that_gateways_probe(stack: Stack) -> None:
     async with grpc.aio.insecure_channel(stack.picker_address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for name in ("", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"):
