@@ -60,7 +60,8 @@ async def test_1500_clients_that_leave_at_once_leave_nothing_behind() -> None:
         for number, writer in enumerate(writers):
             # A third half way through their bodies, a third waiting, a third that never said more than hello.
             writer.write((HEAD + BODY[:10], HEAD + BODY, b"POST ")[number % 3])
-        await until(lambda: _has_streams(stack, CROWD // 2))
+        # Those that wait may have been answered by now; those half way through stay.
+        await until(lambda: _has_streams(stack, CROWD // 3))
         for writer in writers:
             writer.transport.abort()
         await until(lambda: is_forgotten(stack))
