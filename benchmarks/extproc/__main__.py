@@ -62,14 +62,14 @@ async def _run(contenders: Sequence[Contender], plan: Plan, console: Console) ->
     console.print("Starting Valkey, upstreams, the contenders and Envoy ...")
     async with running(contenders) as rig:
         idle = await idle_ms_per_s(rig, min(_IDLE_S, plan.seconds))
-        return report(plan, await _measure(rig, plan, console), idle)
+        return report(plan, await _measure(rig, contenders, plan, console), idle)
 
 
-async def _measure(rig: Rig, plan: Plan, console: Console) -> list[Measurement]:
+async def _measure(rig: Rig, contenders: Sequence[Contender], plan: Plan, console: Console) -> list[Measurement]:
     columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Drawn between measurements only: drawing must not take part in them.
     with Progress(*columns, console=console, auto_refresh=False) as progress:
-        task = progress.add_task("", total=plan.steps, completed=-1)
+        task = progress.add_task("", total=plan.steps(contenders), completed=-1)
 
         def advance(what: str) -> None:
             progress.update(task, description=what, advance=1, refresh=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -13,7 +13,7 @@ import msgspec
 from benchmarks.common.conversations import Conversations
 from benchmarks.common.cpu import cpu_s
 from benchmarks.common.load import Client, Exchange, chat, poisson
-from benchmarks.extproc.contenders import CONTENDERS, KB, MODEL
+from benchmarks.extproc.contenders import KB, MODEL, Contender
 from benchmarks.extproc.rig import Rig, Site
 
 _WARM_UP_S = 0.5
@@ -29,10 +29,9 @@ class Plan:
     rounds: int
     seconds: float
 
-    @property
-    def steps(self) -> int:
+    def steps(self, contenders: Sequence[Contender]) -> int:
         """How many measurements that makes."""
-        return self.rounds * sum(size <= contender.most_bytes for size in self.rates for contender in CONTENDERS)
+        return self.rounds * sum(size <= contender.most_bytes for size in self.rates for contender in contenders)
 
 
 STANDARD = Plan({2 * KB: 200, 32 * KB: 200, 256 * KB: 50}, rounds=3, seconds=5)

@@ -13,7 +13,7 @@ import msgspec
 from rich import box
 from rich.table import Table
 
-from benchmarks.extproc.contenders import BARE, CONTENDERS, KB, NONE
+from benchmarks.extproc.contenders import BARE, KB, NONE
 from benchmarks.extproc.measure import Measurement, Plan
 
 _COLUMNS = ("requests", "failed", "p50 ms", "p99 ms", "+p50 ms", "x bare", "CPU ms", "x bare", "Envoy CPU ms")
@@ -68,11 +68,11 @@ def tables(rows: Iterable[Row]) -> Iterator[Table]:
 
 
 def _rows(size: int, rate: float, measurements: Sequence[Measurement]) -> list[Row]:
-    found = {
-        contender.label: rounds
-        for contender in CONTENDERS
-        if (rounds := [one for one in measurements if (one.contender, one.body_bytes) == (contender.label, size)])
-    }
+    # In the order of the first round, which is that of the contenders.
+    found: dict[str, list[Measurement]] = {}
+    for one in measurements:
+        if one.body_bytes == size:
+            found.setdefault(one.contender, []).append(one)
     rows = {label: _row(rounds, found[NONE.label], rate) for label, rounds in found.items()}
     bare = rows[BARE.label]
     return [

@@ -29,6 +29,24 @@ async def test_a_tiny_run_measures_every_contender_without_a_failed_request(tmp_
     assert set(found["idle_ms_per_s"]) == {*_LABELS[1:], "envoy"}
 
 
+@pytest.mark.envoy
+async def test_the_modes_stand_side_by_side(tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    await _run("--modes", "--size", "2", "--rounds", "1", "--seconds", "0.3", "--rate", "60", "--json", str(path))
+    rows = msgspec.json.decode(path.read_bytes())["rows"]
+    assert [row["contender"] for row in rows] == [
+        "none",
+        "bare",
+        "headers only",
+        "buffered",
+        "buffered partial",
+        "streamed",
+        "full duplex",
+        "full duplex both ways",
+    ]
+    assert all(row["requests"] > 0 and row["failures"] == 0 for row in rows)
+
+
 async def _run(*arguments: str) -> None:
     command = (sys.executable, "-m", "benchmarks.extproc", *arguments)
     process = await asyncio.create_subprocess_exec(
