@@ -24,6 +24,8 @@ _WANTED = (
     "vllm:generation_tokens_total{",
     "vllm:request_success_total{",
     "vllm:iteration_tokens_total_count{",
+    "vllm:prefix_cache_queries_total{",
+    "vllm:prefix_cache_hits_total{",
     "vllm:cache_config_info{",
     _CREATED,
     _PROCESS_START,
@@ -38,13 +40,16 @@ class Unreadable(ValueError):
 class Counters:
     """What an engine has done since it started.
 
-    `prompt_tokens` excludes what came from its cache. `steps` is 0 where the engine does not count them.
+    `prompt_tokens` excludes what came from its cache. `steps` is 0 where the engine does not count them. Of the
+    tokens looked up in its prefix cache `reused_tokens` were found; both count a request when it is admitted.
     """
 
     prompt_tokens: int = 0
     generation_tokens: int = 0
     successes: int = 0
     steps: int = 0
+    looked_up_tokens: int = 0
+    reused_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,8 @@ def _counters(samples: list[_Sample]) -> Counters:
         generation_tokens=int(_over(sum, samples, "vllm:generation_tokens_total")),
         successes=int(_over(sum, samples, "vllm:request_success_total")),
         steps=int(_over(sum, samples, "vllm:iteration_tokens_total_count")),
+        looked_up_tokens=int(_over(sum, samples, "vllm:prefix_cache_queries_total")),
+        reused_tokens=int(_over(sum, samples, "vllm:prefix_cache_hits_total")),
     )
 
 

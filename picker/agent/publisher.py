@@ -54,7 +54,10 @@ class PublisherSettings:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy a worker is. `waiting_tokens`: prompt tokens in its queue; `kv_used`: share of its KV cache, 0 to 1."""
+    """How busy a worker is. `waiting_tokens`: prompt tokens in its queue; `kv_used`: share of its KV cache, 0 to 1.
+
+    The last four are its own counters since it started (`records.LoadRecord`).
+    """
 
     running: int = 0
     waiting: int = 0
@@ -62,6 +65,10 @@ class Load:
     kv_used: float = 0.0
     prefill_tokens_per_s: float = 0.0
     decode_tokens_per_s: float = 0.0
+    looked_up_tokens: int = 0
+    reused_tokens: int = 0
+    generated_tokens: int = 0
+    finished: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +261,10 @@ class Publisher:
             kv_seq=outbox.seq,
             kv_count=len(outbox),
             kv_xor=outbox.xor,
+            looked_up_tokens=load.looked_up_tokens,
+            reused_tokens=load.reused_tokens,
+            generated_tokens=load.generated_tokens,
+            finished=load.finished,
         )
 
     def _is_snapshot_due(self, now: float) -> bool:

@@ -172,6 +172,10 @@ class WorkerAgent:
                 kv_used=status.metrics.kv_used,
                 prefill_tokens_per_s=self._finding.prefill_tokens_per_s,
                 decode_tokens_per_s=self._finding.decode_tokens_per_s,
+                looked_up_tokens=status.metrics.counters.looked_up_tokens,
+                reused_tokens=status.metrics.counters.reused_tokens,
+                generated_tokens=status.metrics.counters.generation_tokens,
+                finished=status.metrics.counters.successes,
             )
         )
 

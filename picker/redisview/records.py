@@ -68,7 +68,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             raise Foreign(f"worker record: {error}") from None
 
 
-_LOAD = struct.Struct("<BQIIHHQfffQIQ")
+_LOAD = struct.Struct("<BQIIHHQfffQIQQQQQ")
 _U16, _U32 = 0xFFFF, 0xFFFFFFFF
 _LARGEST_COUNT = 2**63 - 1
 """Of tokens: what the arrays of a view can hold."""
@@ -82,6 +82,9 @@ class LoadRecord:
     `beat` grows with every write: a picker that sees it stand still on its own clock calls the worker stale, so no two
     machines' clocks are ever compared. `facts` grows when the worker's record changes. `kv_used` is a share, 0 to 1.
     `kv_count` and `kv_xor` are the number and the exclusive-or of the published index blocks after event `kv_seq`.
+
+    The last four are the engine's own counters since it started, all 0 where it has none: tokens looked up in its
+    prefix cache and tokens found there, tokens generated, requests finished.
     """
 
     epoch: int
@@ -96,9 +99,13 @@ class LoadRecord:
     kv_seq: int = 0
     kv_count: int = 0
     kv_xor: int = 0
+    looked_up_tokens: int = 0
+    reused_tokens: int = 0
+    generated_tokens: int = 0
+    finished: int = 0
 
     def pack(self) -> bytes:
-        """61 bytes, the first of which is the record's version. Numbers that do not fit become the nearest that do."""
+        """93 bytes, the first of which is the record's version. Numbers that do not fit become the nearest that do."""
         return _LOAD.pack(
             1,
             self.epoch,
@@ -113,6 +120,7 @@ class LoadRecord:
             self.kv_seq,
             self.kv_count,
             self.kv_xor,
+            *(_clamped(count, _LARGEST_COUNT) for count in self._counted),
         )
 
     @classmethod
@@ -125,9 +133,13 @@ class LoadRecord:
             0 <= value < math.inf for value in (load.kv_used, load.prefill_tokens_per_s, load.decode_tokens_per_s)
         ):
             raise Foreign("load record with a share or rate that is no finite number")
-        if load.waiting_tokens > _LARGEST_COUNT:
-            raise Foreign("load record with more waiting tokens than there can be")
+        if max(load.waiting_tokens, *load._counted) > _LARGEST_COUNT:
+            raise Foreign("load record with more tokens than there can be")
         return load
+
+    @property
+    def _counted(self) -> tuple[int, int, int, int]:
+        return self.looked_up_tokens, self.reused_tokens, self.generated_tokens, self.finished
 
 
 def _clamped(value: int, largest: int) -> int:

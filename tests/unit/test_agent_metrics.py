@@ -32,6 +32,15 @@ def test_prompt_tokens_exclude_cached_ones_and_give_the_queue_in_tokens() -> Non
     assert parse(page).waiting_tokens == 300
 
 
+def test_tokens_looked_up_and_found_in_the_prefix_cache_are_counted() -> None:
+    page = (
+        'vllm:prefix_cache_queries_total{engine="0"} 1000.0\nvllm:prefix_cache_hits_total{engine="0"} 640.0\n'
+        'vllm:prefix_cache_queries_total{engine="1"} 1.0\nvllm:external_prefix_cache_queries_total{engine="0"} 9.0\n'
+    )
+    counters = parse(page, rank=0).counters
+    assert (counters.looked_up_tokens, counters.reused_tokens) == (1000, 640)
+
+
 def test_ranks_are_told_apart_or_taken_together() -> None:
     other = PAGE.replace('engine="0"', 'engine="1"').replace("num_requests_running{", 'num_requests_running{more="",')
     both = PAGE + other

@@ -42,6 +42,10 @@ LOADS = st.builds(
     kv_seq=U64,
     kv_count=st.integers(0, 2**32 - 1),
     kv_xor=U64,
+    looked_up_tokens=st.integers(0, 2**63 - 1),
+    reused_tokens=st.integers(0, 2**63 - 1),
+    generated_tokens=st.integers(0, 2**63 - 1),
+    finished=st.integers(0, 2**63 - 1),
 )
 FULL_RECORD = WorkerRecord(
     worker="10.0.0.7:8000#1",
@@ -138,6 +142,15 @@ def test_more_waiting_tokens_than_a_view_can_hold_are_written_as_the_most_and_re
     packed = bytearray(LoadRecord(1, 1, 1, waiting_tokens=2**64).pack())
     assert LoadRecord.unpack(bytes(packed)).waiting_tokens == 2**63 - 1
     packed[21:29] = b"\xff" * 8
+    with pytest.raises(Foreign):
+        LoadRecord.unpack(bytes(packed))
+
+
+def test_counters_beyond_what_a_view_can_hold_are_written_as_the_most_and_read_as_foreign() -> None:
+    packed = bytearray(LoadRecord(1, 1, 1, finished=2**64, looked_up_tokens=-1).pack())
+    load = LoadRecord.unpack(bytes(packed))
+    assert (load.looked_up_tokens, load.finished) == (0, 2**63 - 1)
+    packed[-8:] = b"\xff" * 8
     with pytest.raises(Foreign):
         LoadRecord.unpack(bytes(packed))
 
