@@ -7,9 +7,11 @@ distinct depth, whatever the number of workers, instead of one probe for each bl
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice, takewhile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from math import inf
 
 Depths = list[tuple[int, int]]
 """(number of leading blocks held, bit mask of the slots that hold exactly so many), shallowest first."""
@@ -105,14 +107,13 @@ class PlacedBlocks:
     arrives, so that a burst of equal prompts does not scatter. For workers or prompts without events: an approximate
     index, bounded for each slot in blocks (about its KV capacity) and in time.
 
-    Within a slot the order is least recently placed first, and of one prompt the tail before the head, so that what
-    falls off never leaves a hole: the monotony that `depths` needs.
+    What falls off never leaves a hole, which is the monotony that `depths` needs: see `_Placed`.
     """
 
     def __init__(self, ttl_s: float, blocks_per_slot: int):
         self._ttl_s = ttl_s
         self._capacity = blocks_per_slot
-        self._slots: dict[int, OrderedDict[int, float]] = {}
+        self._slots: dict[int, _Placed] = {}
         self._owners: dict[int, int] = {}
 
     def __repr__(self) -> str:
@@ -120,22 +121,15 @@ class PlacedBlocks:
 
     def place(self, slot: int, chain: Sequence[int], now: float) -> None:
         """A prompt with these blocks goes to this slot. Of a chain beyond the slot's bound, the head counts."""
-        entries, owners, bit = self._slots.setdefault(slot, OrderedDict()), self._owners, 1 << slot
-        for block in reversed(chain[: self._capacity]):
-            if block in entries:
-                entries.move_to_end(block)
-            else:
-                owners[block] = owners.get(block, 0) | bit
-            entries[block] = now
-        self._drop(slot, [entries.popitem(last=False)[0] for _ in range(len(entries) - self._capacity)])
+        placed, owners, bit = self._slots.setdefault(slot, _Placed()), self._owners, 1 << slot
+        for block in placed.add(chain[: self._capacity], now):
+            owners[block] = owners.get(block, 0) | bit
+        self._drop(slot, placed.shrink(len(placed) - self._capacity))
 
     def expire(self, now: float, limit: int = 1000) -> None:
-        """Drops what is older than the time to live, at most `limit` entries of each slot at a time."""
-        for slot, entries in self._slots.items():
-            old = list(takewhile(lambda entry: entry[1] <= now - self._ttl_s, islice(entries.items(), limit)))
-            for block, _ in old:
-                del entries[block]
-            self._drop(slot, [block for block, _ in old])
+        """Drops what is older than the time to live, about `limit` entries of each slot at a time."""
+        for slot, placed in self._slots.items():
+            self._drop(slot, placed.shrink(limit, now - self._ttl_s))
 
     def clear(self, slot: int) -> None:
         """Nothing is expected on this slot any more."""
@@ -148,11 +142,81 @@ class PlacedBlocks:
     def _drop(self, slot: int, blocks: Iterable[int]) -> None:
         owners, others = self._owners, ~(1 << slot)
         for block in blocks:
-            rest = owners[block] & others
+            rest = owners.get(block, 0) & others
             if rest:
                 owners[block] = rest
             else:
-                del owners[block]
+                owners.pop(block, None)
+
+
+class _Placed:
+    """The chains placed on one slot, as a tree. A chain that goes on where an earlier one ended costs only what is new.
+
+    Blocks are dropped from the ends of chains, least recently placed end first, up to where another chain branches off
+    or ends. Chains of equal hashes (XXH3 can be forced) confuse what is dropped when, and nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int | None] = {}
+        self._forks: dict[int, int] = {}
+        """How many more blocks than one go on from a block, where that is not 0: a leaf has -1."""
+        self._ends: OrderedDict[int, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._parents)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._parents)
+
+    def add(self, chain: Sequence[int], now: float) -> Sequence[int]:
+        """Places a chain; those of its blocks that are new."""
+        known = bisect_left(chain, True, key=lambda block: block not in self._parents)
+        new = chain[known:]
+        if new:
+            last = chain[known - 1] if known else None
+            self._parents.update(zip(new, [last, *new[:-1]], strict=True))
+            self._forks[new[-1]] = -1
+            if last is not None:
+                self._fork(last, 1)
+                # Whoever keeps what follows keeps this.
+                self._ends.pop(last, None)
+        if chain:
+            self._ends[chain[-1]] = now
+            self._ends.move_to_end(chain[-1])
+        return new
+
+    def shrink(self, excess: int, until: float = inf) -> list[int]:
+        """Drops up to so many blocks, of chains that were placed until then; which they were."""
+        dropped: list[int] = []
+        while self._ends and len(dropped) < excess:
+            end, placed_at = next(iter(self._ends.items()))
+            if placed_at > until:
+                break
+            del self._ends[end]
+            self._cut(end, placed_at, excess, dropped)
+        if not self._ends:
+            dropped += self._parents
+            self._parents.clear()
+            self._forks.clear()
+        return dropped
+
+    def _cut(self, block: int | None, placed_at: float, excess: int, dropped: list[int]) -> None:
+        while block in self._parents and self._forks.get(block) == -1 and block not in self._ends:
+            if len(dropped) >= excess:
+                self._ends[block] = placed_at
+                self._ends.move_to_end(block, last=False)
+                return
+            dropped.append(block)
+            del self._forks[block]
+            block = self._parents.pop(block)
+            self._fork(block, -1)
+
+    def _fork(self, block: int | None, change: int) -> None:
+        if block not in self._parents:
+            return
+        forks = self._forks.pop(block, 0) + change
+        if forks:
+            self._forks[block] = forks
 
 
 def depths(chain: Sequence[int], owners: Callable[[int], int]) -> Depths:

@@ -17,16 +17,16 @@ engine compares with its own hashes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 HASH_ID = "xxh3-16-v1"
 HASH_TOKENS = 16
 INDEX_TOKENS = 64
-TEXT_BLOCK_BYTES = 256
+TEXT_BLOCK_BYTES = 512
 _STRIDE = INDEX_TOKENS // HASH_TOKENS
 _TOKEN_BYTES = 4
 
@@ -88,13 +88,18 @@ def index_blocks(start: int, tokens: Sequence[int]) -> list[int]:
     return extend(start, tokens)[_STRIDE - 1 :: _STRIDE]
 
 
-def text_blocks(start: int, pieces: Iterable[bytes]) -> list[int]:
-    """The blocks of a prompt that is known as text only: one for each whole 256 bytes (about 64 tokens of English).
+def text_blocks(start: int, text: bytes) -> list[int]:
+    """The blocks of a prompt that is known as text only: one for each whole 512 bytes (about 128 tokens of English).
 
-    They name prefixes as exactly as token blocks do, but engines announce tokens, so these find only what this picker
-    has placed itself.
+    They name prefixes as exactly as token blocks do, but engines announce tokens, so these find only what pickers have
+    placed themselves. Each is the running XXH3_64 of all the text up to there: a third cheaper than to chain.
     """
-    return _chain(start ^ 0x7E87, b"".join(pieces), TEXT_BLOCK_BYTES)
+    running = xxh3_64((start ^ 0x7E87).to_bytes(8, "little"))
+    blocks: list[int] = []
+    for offset in range(0, len(text) - TEXT_BLOCK_BYTES + 1, TEXT_BLOCK_BYTES):
+        running.update(text[offset : offset + TEXT_BLOCK_BYTES])
+        blocks.append(running.intdigest())
+    return blocks
 
 
 def _chain(previous: int, data: bytes, size: int) -> list[int]:

@@ -35,12 +35,13 @@ class Messages(msgspec.Struct):
 def read(body: bytes) -> InferenceRequest:
     """Raises BadRequest."""
     message = fields(Messages, body)
-    seen = (message.messages, message.system, message.tools, message.chat_template_kwargs)
     effort = (message.thinking, message.output_config)
+    seen = (message.tools, message.chat_template_kwargs, *effort, message.system, message.messages)
+    text = () if _BILLING.encode() in bytes(message.system) else seen
     return InferenceRequest(
         Dialect.ANTHROPIC,
         model=scalar(message.model, str),
-        prompt=pending_prompt(lambda: _prompt(message), *seen, *effort) if message.messages else None,
+        prompt=pending_prompt(lambda: _prompt(message), *seen, text=text) if message.messages else None,
         max_tokens=count(message.max_tokens),
         stream=scalar(message.stream, bool) or False,
         cache_salt=scalar(message.cache_salt, str) or "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -59,7 +59,7 @@ def value(raw: msgspec.Raw, type_: Any) -> Any:
 
 def scalar(raw: msgspec.Raw, type_: Any) -> Any:
     """As `value`, and None too where it is longer than `MOST_SCALAR_BYTES`."""
-    return value(raw, type_) if size(raw) <= MOST_SCALAR_BYTES else None
+    return value(raw, type_) if raw and size(raw) <= MOST_SCALAR_BYTES else None
 
 
 def opens_with(raw: msgspec.Raw, mark: bytes) -> bool:
@@ -86,9 +86,13 @@ def holds_more(data: bytes | msgspec.Raw, most: int) -> bool:
     return False
 
 
-def pending_prompt(read: Callable[[], Prompt | None], *raws: msgspec.Raw) -> PendingPrompt:
+def pending_prompt(
+    read: Callable[[], Prompt | None], *raws: msgspec.Raw, text: Sequence[msgspec.Raw] = ()
+) -> PendingPrompt:
     """A prompt that `read` makes of these; nobody but the engine understands it where one holds too many values."""
-    return PendingPrompt(lambda: None if any(holds_more(raw, MOST_VALUES) for raw in raws) else read(), size(*raws))
+    return PendingPrompt(
+        lambda: None if any(holds_more(raw, MOST_VALUES) for raw in raws) else read(), size(*raws), text
+    )
 
 
 def text(raw: msgspec.Raw) -> str:

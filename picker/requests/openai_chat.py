@@ -53,8 +53,10 @@ def read(body: bytes) -> InferenceRequest:
 
 def _pending(chat: Chat) -> PendingPrompt | None:
     if chat.messages:
-        seen = (chat.messages, chat.tools, chat.documents, chat.chat_template_kwargs)
-        return pending_prompt(lambda: _prompt(chat), *seen)
+        # Templates write tools and documents before the messages.
+        seen = (chat.tools, chat.documents, chat.chat_template_kwargs, chat.messages)
+        is_whole = not chat.truncate_prompt_tokens and not chat.chat_template
+        return pending_prompt(lambda: _prompt(chat), *seen, text=seen if is_whole else ())
     if chat.input:
         as_response = openai_responses.Response(input=chat.input, instructions=chat.instructions)
         return openai_responses.pending(as_response)

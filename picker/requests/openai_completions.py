@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from picker.requests.body import MOST_VALUES, count, fields, holds_more, scalar, size, value
+from picker.requests.body import MOST_VALUES, count, fields, holds_more, opens_with, scalar, size, value
 from picker.requests.model import Dialect, InferenceRequest, PendingPrompt, TextPrompt, TokenPrompt
 
 DEFAULT_MAX_TOKENS = 16
@@ -54,7 +54,8 @@ def _pending(completion: Completion) -> PendingPrompt | None:
     if not completion.prompt or completion.prompt_embeds or cut:
         return None
     add_special_tokens = scalar(completion.add_special_tokens, bool) is not False
-    return PendingPrompt(lambda: first_prompt(completion.prompt, add_special_tokens), size(completion.prompt))
+    text = (completion.prompt,) if opens_with(completion.prompt, b'"') else ()
+    return PendingPrompt(lambda: first_prompt(completion.prompt, add_special_tokens), size(completion.prompt), text)
 
 
 def first_prompt(raw: msgspec.Raw, add_special_tokens: bool = True) -> TextPrompt | TokenPrompt | None:

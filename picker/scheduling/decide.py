@@ -61,6 +61,9 @@ def decide(
 
 def _cheapest(cost: Floats, count: int, rng: Random) -> tuple[int, ...]:
     """The slots of least cost, cheapest first, equals in random order: else the first worker gets every cold start."""
+    first = np.flatnonzero(cost == cost.min())
+    if len(first) >= count:  # an idle fleet: nobody is cheaper
+        return tuple(first.item(index) for index in rng.sample(range(len(first)), count))
     near: list[int] = np.argpartition(cost, count - 1)[:count].tolist()
     bound = max(map(cost.item, near))
     equal = np.flatnonzero(cost == bound)

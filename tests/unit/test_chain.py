@@ -19,7 +19,7 @@ def test_values_that_agents_and_pickers_of_all_versions_share() -> None:
     assert chain.scope("llama", salt="lora") == 9504230523469719657
     assert chain.extend(start, range(40)) == [16398080601838420580, 8272207151228175140]
     assert chain.index_blocks(start, range(130)) == [14944298191204310146, 16507486973734798520]
-    assert chain.text_blocks(start, [b"a" * 300, b"b" * 300]) == [16211769274044030093, 12418923187309815781]
+    assert chain.text_blocks(start, b"a" * 600 + b"b" * 600) == [11455670734684237345, 17781322820307813586]
 
 
 def test_a_hash_takes_in_the_one_before_and_sixteen_little_endian_tokens() -> None:
@@ -81,13 +81,19 @@ def test_what_is_no_token_id_is_refused(token: object) -> None:
         chain.index_blocks(0, [token] * 64)  # type: ignore[list-item]
 
 
-@given(scopes, st.lists(st.binary(max_size=300), max_size=5), st.integers(0, 1000))
-def test_text_blocks_do_not_depend_on_how_the_text_is_cut(start: int, pieces: list[bytes], cut: int) -> None:
-    text = b"".join(pieces)
-    assert chain.text_blocks(start, pieces) == chain.text_blocks(start, [text[:cut], text[cut:]])
-    assert len(chain.text_blocks(start, pieces)) == len(text) // chain.TEXT_BLOCK_BYTES
+@given(scopes, st.binary(max_size=3000), st.binary(max_size=3000))
+def test_more_text_keeps_the_blocks_and_adds_to_them(start: int, text: bytes, more: bytes) -> None:
+    blocks = chain.text_blocks(start, text)
+    assert len(blocks) == len(text) // chain.TEXT_BLOCK_BYTES
+    assert chain.text_blocks(start, text + more)[: len(blocks)] == blocks
+
+
+@given(st.binary(min_size=1024, max_size=2000), st.integers(0, 511))
+def test_another_byte_changes_all_text_blocks_from_there_on(text: bytes, place: int) -> None:
+    other = text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :]
+    assert not set(chain.text_blocks(1, text)) & set(chain.text_blocks(1, other))
 
 
 def test_text_and_tokens_of_the_same_bytes_have_different_blocks() -> None:
     ids = list(range(640))
-    assert not set(chain.text_blocks(1, [chain.pack(ids)])) & set(chain.extend(1, ids))
+    assert not set(chain.text_blocks(1, chain.pack(ids))) & set(chain.extend(1, ids))

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,8 @@ import picker
 from picker.prompts import chain
 from picker.prompts.reader import LOAD_ONLY, PromptReader, Rung
 from picker.prompts.tokenizer import ModelTokenizer
-from picker.requests.model import ChatPrompt, TextPrompt, TokenPrompt
+from picker.requests.model import ChatPrompt, PendingPrompt, TextPrompt, TokenPrompt
+from picker.requests.read import read_request
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
@@ -56,9 +58,51 @@ def test_ids_that_are_none_are_placed_by_load(tokens: list[int]) -> None:
 @pytest.mark.parametrize("prompt", [TextPrompt(LONG), ChatPrompt([{"role": "user", "content": LONG}])])
 def test_without_a_tokenizer_the_text_is_hashed(prompt: TextPrompt | ChatPrompt) -> None:
     found = READER.read(prompt, "other", "", "")
-    assert (found.rung, found.exact, found.block_tokens) == (Rung.TEXT, False, 64)
-    assert len(found.blocks) == len(LONG) // 256
+    assert (found.rung, found.exact, found.block_tokens) == (Rung.TEXT, False, 128)
+    assert len(found.blocks) == len(LONG) // 512
     assert found.prompt_tokens == pytest.approx(len(LONG) / 4, abs=15)
+
+
+CHATS = ("/v1/chat/completions", "/v1/messages")
+
+
+def posted(path: str, **body: object) -> PendingPrompt | None:
+    return read_request({":method": "POST", ":path": path}, msgspec.json.encode({"model": "other", **body})).prompt
+
+
+@pytest.mark.parametrize("path", CHATS)
+def test_turns_of_one_chat_share_the_chain_of_their_json(path: str) -> None:
+    messages = [{"role": "user", "content": LONG}]
+    more = [*messages, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": LONG}]
+    prompts = [posted(path, messages=turns, max_tokens=len(turns)) for turns in (messages, more)]
+    one, other = (READER.read(prompt, "other", "", "") for prompt in prompts)
+    assert one.rung is Rung.TEXT
+    assert len(one.blocks) == len(LONG) // 512
+    assert other.blocks[: len(one.blocks)] == one.blocks
+    assert len(other.blocks) > len(one.blocks)
+
+
+@pytest.mark.parametrize("path", CHATS)
+def test_tools_are_part_of_what_is_hashed_and_come_first(path: str) -> None:
+    messages = [{"role": "user", "content": LONG}]
+    tools = [{"name": "f", "type": "function", "function": {"name": "f"}}]
+    one, other = (
+        READER.read(posted(path, messages=messages, **more), "other", "", "") for more in ({}, {"tools": tools})
+    )
+    assert not set(one.blocks) & set(other.blocks)
+
+
+def test_the_billing_note_that_changes_each_time_is_left_out_of_the_text() -> None:
+    notes = [{"type": "text", "text": f"x-anthropic-billing-header: cch={number}"} for number in range(2)]
+    asked = [
+        posted(
+            "/v1/messages", system=[note, {"type": "text", "text": LONG}], messages=[{"role": "user", "content": "?"}]
+        )
+        for note in notes
+    ]
+    one, other = (READER.read(prompt, "other", "", "").blocks for prompt in asked)
+    assert one == other
+    assert len(one) >= len(LONG) // 512
 
 
 def test_turns_of_one_chat_share_a_text_chain() -> None:
