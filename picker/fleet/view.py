@@ -16,6 +16,8 @@ import numpy.typing as npt
 from picker.fleet.endpoints import host_of
 from picker.fleet.index import PlacedBlocks, PrefixIndex, depths
 from picker.fleet.inflight import Booking, InFlight
+from picker.fleet.lengths import OutputLengths
+from picker.fleet.reuse import WINDOW_S, Reuse, Shares
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -61,6 +63,14 @@ class WorkerLoad(Protocol):
     def waiting_tokens(self) -> int: ...  # noqa: D102
     @property
     def kv_used(self) -> float: ...  # noqa: D102
+    @property
+    def looked_up_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def reused_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def generated_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def finished(self) -> int: ...  # noqa: D102
 
 
 class View:
@@ -69,13 +79,22 @@ class View:
     Arrays have the shape (capacity,), where capacity is the number of slots there is room for; a slot without a worker
     is one where `known` is False. `stale_after_s`: a worker whose beat stands still for so long is not picked.
     `approximate_blocks`: bound for each slot of the index of prompts that no event will announce, in index blocks.
+    `reuse_window_s`: over which predicted hits are compared with those that engines count.
     """
 
-    def __init__(self, stale_after_s: float = STALE_AFTER_S, approximate_blocks: int = 8192, capacity: int = 64):
+    def __init__(
+        self,
+        stale_after_s: float = STALE_AFTER_S,
+        approximate_blocks: int = 8192,
+        capacity: int = 64,
+        reuse_window_s: float = WINDOW_S,
+    ):
         self.index = PrefixIndex()
         self.speculative = PlacedBlocks(ttl_s=5.0, blocks_per_slot=4096)
         self.approximate = PlacedBlocks(ttl_s=1800.0, blocks_per_slot=approximate_blocks)
         self.inflight = InFlight(capacity)
+        self.lengths = OutputLengths()
+        self.reuse = Reuse(reuse_window_s)
         self.known = np.zeros(capacity, bool)
         self.ready = np.zeros(capacity, bool)
         self.running = np.zeros(capacity, np.int64)
@@ -92,6 +111,7 @@ class View:
         self._observed_at = 0.0
         self._fresh: Bools | None = None
         self._facts: dict[int, WorkerFacts] = {}
+        self._counters: dict[int, _Counters] = {}
         self._slots: dict[str, int] = {}
         self._free = list(range(capacity - 1, -1, -1))
         self._retired: list[int] = []
@@ -133,6 +153,7 @@ class View:
         if load.beat != self._beat[slot]:
             self._beat[slot] = load.beat
             self._beat_at[slot] = now
+            self._learn(slot, load, now)
         self.running[slot] = load.running
         self.waiting[slot] = load.waiting
         self.waiting_tokens[slot] = load.waiting_tokens
@@ -146,6 +167,8 @@ class View:
         self.index.trust(slot, False)
         self.speculative.clear(slot)
         self.approximate.clear(slot)
+        self.reuse.forget(slot)
+        self._counters.pop(slot, None)
         self._retired.append(slot)
         self._changed()
 
@@ -200,6 +223,14 @@ class View:
         """The names under which workers cache prompts: each one's first."""
         return {facts.models[0] for facts in self._facts.values() if facts.models}
 
+    def reused(self, now: float) -> dict[str, Shares]:
+        """For each model what was predicted of its prompts and what came true, where both are known."""
+        slots: dict[str, list[int]] = {}
+        for slot, facts in self._facts.items():
+            if facts.models:
+                slots.setdefault(facts.models[0], []).append(slot)
+        return {model: shares for model, each in slots.items() if (shares := self.reuse.shares(each, now))}
+
     def unnamed(self) -> Bools:
         """Slots whose worker has not said yet what it serves."""
         return self._mask("unnamed", None, lambda facts: not facts.models)
@@ -245,6 +276,19 @@ class View:
     def _owners(self, block: int) -> int:
         return self.index.owners(block) | self.speculative.owners(block) | self.approximate.owners(block)
 
+    def _learn(self, slot: int, load: WorkerLoad, now: float) -> None:
+        """From what an engine's counters have grown by."""
+        counters = (load.looked_up_tokens, load.reused_tokens, load.generated_tokens, load.finished)
+        before, self._counters[slot] = self._counters.get(slot), counters
+        # An engine that counts anew is another one; its agent will say so.
+        if before is None or counters == before or any(new < old for new, old in zip(counters, before, strict=True)):
+            return
+        looked_up, reused, generated, finished = (new - old for new, old in zip(counters, before, strict=True))
+        self.reuse.counted(slot, looked_up, reused, now)
+        models = self._facts[slot].models
+        if models:
+            self.lengths.note(models[0], generated, finished)
+
     def _changed(self) -> None:
         self.version += 1
         self._fresh = None
@@ -274,6 +318,10 @@ class View:
         self.inflight.grow(2 * old)
         self._free = list(range(2 * old - 1, old - 1, -1))
         self._masks.clear()
+
+
+_Counters = tuple[int, int, int, int]
+"""Tokens looked up, reused, generated; requests finished."""
 
 
 class _Predicate(Protocol):

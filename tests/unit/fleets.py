@@ -30,6 +30,10 @@ class Load:
     waiting: int = 0
     waiting_tokens: int = 0
     kv_used: float = 0.0
+    looked_up_tokens: int = 0
+    reused_tokens: int = 0
+    generated_tokens: int = 0
+    finished: int = 0
 
 
 def endpoint(number: int) -> str:

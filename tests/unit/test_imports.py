@@ -44,6 +44,8 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "prompts": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.index": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.inflight": ("grpc", "redis", "asyncio", "time", "random"),
+    "fleet.lengths": ("grpc", "redis", "asyncio", "time", "random"),
+    "fleet.reuse": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.view": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.fence": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.fences": ("grpc", "redis", "asyncio", "time", "random"),
