@@ -26,6 +26,7 @@ from picker.extproc.conversation import Settings
 from picker.extproc.eds import EndpointDiscovery
 from picker.extproc.service import ExtProcService
 from picker.fleet.feed import Feed
+from picker.fleet.sharing import Sharing
 from picker.fleet.view import View
 from picker.picking import Picker
 from picker.prompts.reader import PromptReader
@@ -68,7 +69,9 @@ class Server:
         self._metrics = Metrics()
         self._gauges: Readings = {}
         self._metrics.add_gauges(lambda: self._gauges)
-        self._feed = Feed(connect(config.redis), Keys(config.pool), self._view)
+        redis, keys = connect(config.redis), Keys(config.pool)
+        self._feed = Feed(redis, keys, self._view)
+        self._sharing = Sharing(redis, keys, self._view, self._feed.synced)
         self._reader = prompt_reader(tokenizers, config.limits)
         self._picker = Picker(config, self._view, self._reader, self._metrics, self._is_blind)
         self._budget = ByteBudget(config.limits.max_held_bytes)
@@ -124,6 +127,7 @@ class Server:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(self._feed.run(), name="feed"),
+                tasks.create_task(self._sharing.run(), name="sharing"),
                 tasks.create_task(self._sweep(), name="sweep"),
                 tasks.create_task(self._become_ready(), name="become-ready"),
             ]
@@ -190,7 +194,8 @@ class Server:
             self._metrics.not_honoured.inc()
 
     def _readings(self) -> Readings:
-        view, feed = self._view, self._feed.statistics()
+        view, feed, sharing = self._view, self._feed.statistics(), self._sharing.statistics()
+        others = int(view.inflight.others.requests.sum())
         return {
             "workers": ("Workers known.", len(list(view.slots()))),
             "workers_ready": ("Workers that may be picked.", len(view.usable_endpoints())),
@@ -203,7 +208,11 @@ class Server:
             "dirty_slots": ("Workers whose prefixes do not count at the moment.", feed.dirty),
             "view_lag_events": ("Events that agents have counted and the mirror lacks.", feed.lag_events),
             "view_reloads": ("Snapshots read because events were missing.", feed.reloads),
-            "foreign_records": ("Undecodable data met in Redis.", feed.foreign),
+            "foreign_records": ("Undecodable data met in Redis.", feed.foreign + sharing.foreign),
+            "peers": ("Other pickers whose requests in flight are seen.", sharing.pickers),
+            "peers_inflight_requests": ("Of them, requests placed and not ended.", others),
+            "sharing_refused": ("Writes for other pickers that Redis did not take.", sharing.refused),
+            "sharing_lost": ("Placed prompts of which other pickers were not told in time.", sharing.lost),
             **memo_readings(self._reader),
         }
 

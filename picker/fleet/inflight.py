@@ -1,7 +1,8 @@
 """The books: what this picker has placed and not yet seen end.
 
 Everything is kept as arrays over slots, because the cost of a pick is computed for all workers at once. The
-quantities are those of the cost formula (`picker.scheduling.policies.expected_delay`).
+quantities are those of the cost formula (`picker.scheduling.policies.expected_delay`). Beside our own books stand the
+sums of the other pickers (`picker.fleet.others`); `outstanding` is both together.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from picker.fleet.others import WINDOW_S, Ints, Others, Sums
+
 Floats = npt.NDArray[np.float64]
-WINDOW_S = 15.0
-"""Time constant of the window over which dispatched prefill work counts towards utilisation."""
 CALIBRATION_PRIOR_S = 2.0
 """Seconds of predicted work for which the pool's speed counts when a worker's own speed is estimated."""
 _CALIBRATION_DECAY = 0.97
+_LEAST_WINDOW_S = 0.01
+"""Less prefill in the window is not worth telling other pickers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,16 +36,34 @@ class Booking:
     is_open: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Outstanding:
+    """What all pickers have placed on each slot and not yet seen end. Arrays have the shape (slots,).
+
+    `progress_at`: when a slot last gave a first token, or the earliest time since which it owes one, whichever is
+    later. `utilisation`: share of its time that the prefill work of the last seconds fills, 0 and up.
+    """
+
+    requests: Ints
+    context_tokens: Ints
+    prefill_s: Floats
+    progress_at: Floats
+    utilisation: Floats
+
+
 class InFlight:
     """Sums of the open bookings for each slot. Arrays have the shape (slots,)."""
 
     def __init__(self, capacity: int):
+        self.others = Others(capacity)
+        self.version = 0
+        """Grows with each change of the sums."""
         self.requests = np.zeros(capacity, np.int64)
         self.context_tokens = np.zeros(capacity, np.int64)
         self.prefill_s = np.zeros(capacity)
         """Predicted prefill seconds of bookings that have no first token yet."""
-        self.progress_at = np.zeros(capacity)
-        """When a slot last gave a first token, saw a request end without one, or began to owe one."""
+        self._token_at = np.zeros(capacity)
+        self._owing_since = np.zeros(capacity)
         self._window_s = np.zeros(capacity)
         self._window_at = np.zeros(capacity)
         self._observed_s = np.zeros(capacity)
@@ -59,6 +80,7 @@ class InFlight:
         for name, array in vars(self).items():
             if isinstance(array, np.ndarray):
                 setattr(self, name, np.concatenate([array, np.zeros(capacity - len(array), array.dtype)]))
+        self.others.grow(capacity)
         self._learn()
 
     def reset(self, slot: int) -> None:
@@ -66,13 +88,15 @@ class InFlight:
         for array in vars(self).values():
             if isinstance(array, np.ndarray):
                 array[slot] = 0
+        self.others.reset(slot)
         self._learn()
 
     def book(self, slot: int, work_s: float, prompt_tokens: int, last_block: int | None, now: float) -> Booking:
         """A request goes to this slot. `last_block` is its deepest index block, by which its first token shows."""
         booking = Booking(slot, work_s, prompt_tokens, now, last_block)
         if self.prefill_s[slot] <= 0:
-            self.progress_at[slot] = now
+            self._owing_since[slot] = now
+        self.version += 1
         self.requests[slot] += 1
         self.context_tokens[slot] += prompt_tokens
         self.prefill_s[slot] += work_s
@@ -109,7 +133,7 @@ class InFlight:
         for slot, unseen in list(self._unseen.items()):
             while unseen:
                 first = next(iter(unseen))
-                due = max(float(self.progress_at[slot]), first.placed_at) + float(speed[slot]) * first.work_s
+                due = max(self._progress_at(slot), first.placed_at) + float(speed[slot]) * first.work_s
                 if due > now:
                     break
                 self._settle(first, due)
@@ -128,7 +152,9 @@ class InFlight:
         """This request's prefill is done. Further calls change nothing."""
         if booking.has_first_token or not booking.is_open:
             return
-        started = max(float(self.progress_at[booking.slot]), booking.placed_at)
+        # Nor does the worker's time count that went into other pickers' prompts.
+        elsewhere = float(self.others.token_at[booking.slot])
+        started = max(self._progress_at(booking.slot), elsewhere, booking.placed_at)
         self._settle(booking, now)
         self._calibrate(booking.slot, booking.work_s, now - started)
 
@@ -141,6 +167,7 @@ class InFlight:
             if not booking.is_answered:
                 self._take_back(booking)
         booking.is_open = False
+        self.version += 1
         self.requests[booking.slot] -= 1
         self.context_tokens[booking.slot] -= booking.prompt_tokens
 
@@ -152,9 +179,48 @@ class InFlight:
         """
         return self._speed
 
+    @property
+    def progress_at(self) -> Floats:
+        """When a slot last gave us a first token, saw a request end without one, or began to owe one."""
+        return np.maximum(self._token_at, self._owing_since)
+
     def utilisation(self, now: float) -> Floats:
-        """Share of a slot's time that the prefill work of the last seconds fills, 0 and up."""
+        """Share of a slot's time that the prefill work of the last seconds fills, 0 and up. Of our own placing."""
         return self._window_s * np.exp((self._window_at - now) / WINDOW_S) / WINDOW_S
+
+    def outstanding(self, now: float) -> Outstanding:
+        """Our own sums and those of the other pickers. The arrays may be the books' own: they are to be read only."""
+        others = self.others
+        if not others.pickers:
+            return Outstanding(
+                self.requests, self.context_tokens, self.prefill_s, self.progress_at, self.utilisation(now)
+            )
+        owing_since = np.minimum(np.where(self.prefill_s > 0, self._owing_since, np.inf), others.owing_since)
+        token_at = np.maximum(self._token_at, others.token_at)
+        return Outstanding(
+            self.requests + others.requests,
+            self.context_tokens + others.context_tokens,
+            self.prefill_s + others.prefill_s,
+            np.where(np.isfinite(owing_since), np.maximum(token_at, owing_since), token_at),
+            self.utilisation(now) + others.utilisation(now),
+        )
+
+    def share(self, epochs: npt.NDArray[np.uint64], now: float) -> Sums:
+        """Our own sums for other pickers: of the slots on which there is something. `epochs`: shape (slots,)."""
+        window_s = self._window_s * np.exp((self._window_at - now) / WINDOW_S)
+        slots = np.flatnonzero((self.requests > 0) | (window_s > _LEAST_WINDOW_S))
+        return Sums(
+            epochs=epochs[slots],
+            requests=self.requests[slots],
+            context_tokens=self.context_tokens[slots],
+            prefill_s=self.prefill_s[slots],
+            window_s=window_s[slots],
+            token_age_s=now - self._token_at[slots],
+            owing_age_s=now - self._owing_since[slots],
+        )
+
+    def _progress_at(self, slot: int) -> float:
+        return max(float(self._token_at[slot]), float(self._owing_since[slot]))
 
     def _settle(self, booking: Booking, now: float) -> None:
         booking.has_first_token = True
@@ -162,7 +228,8 @@ class InFlight:
         # Sums of floats leave dust behind; less than a microsecond of work is none.
         rest = self.prefill_s[slot] - booking.work_s
         self.prefill_s[slot] = rest if rest > 1e-6 else 0.0
-        self.progress_at[slot] = max(now, self.progress_at[slot])
+        self._token_at[slot] = max(now, self._progress_at(slot))
+        self.version += 1
         if booking.last_block is None:
             self._forget_unseen(booking)
             return

@@ -18,6 +18,7 @@ from picker.fleet.index import PlacedBlocks, PrefixIndex, depths
 from picker.fleet.inflight import Booking, InFlight
 from picker.fleet.lengths import OutputLengths
 from picker.fleet.reuse import WINDOW_S, Reuse, Shares
+from picker.fleet.routed import RoutedLog
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -95,6 +96,9 @@ class View:
         self.inflight = InFlight(capacity)
         self.lengths = OutputLengths()
         self.reuse = Reuse(reuse_window_s)
+        self.routed = RoutedLog()
+        """What other pickers are to be told that we have placed."""
+        self.epochs = np.zeros(capacity, np.uint64)
         self.known = np.zeros(capacity, bool)
         self.ready = np.zeros(capacity, bool)
         self.running = np.zeros(capacity, np.int64)
@@ -133,6 +137,7 @@ class View:
         self.inflight.reset(slot)
         self._slots[facts.worker] = slot
         self.known[slot] = True
+        self.epochs[slot] = facts.epoch
         self._beat[slot] = -1
         self._beat_at[slot] = now
         for array in (self.running, self.waiting, self.waiting_tokens, self.kv_used):
@@ -195,6 +200,16 @@ class View:
         """The slot of this worker if it is known in this epoch."""
         slot = self._slots.get(worker)
         return slot if slot is not None and self._facts[slot].epoch == epoch else None
+
+    def slots_of(self, epochs: npt.NDArray[np.uint64]) -> Ints:
+        """The slots of the workers in these epochs, -1 where there is none; same shape as `epochs`."""
+        slots = np.flatnonzero(self.known)
+        if not len(slots):
+            return np.full(len(epochs), -1)
+        order = slots[np.argsort(self.epochs[slots])]
+        ranked = self.epochs[order]
+        at = np.minimum(np.searchsorted(ranked, epochs), len(ranked) - 1)
+        return np.where(ranked[at] == epochs, order[at], -1)
 
     def facts(self, slot: int) -> WorkerFacts:
         """A known worker's record."""
@@ -266,12 +281,17 @@ class View:
         """
         is_heard = self.is_live and self.index.trusts(slot)
         awaited = exact and is_heard and self._facts[slot].publishes_kv
-        (self.speculative if awaited else self.approximate).place(slot, chain, now)
+        self.expect(slot, chain, awaited, now)
+        self.routed.add(self._facts[slot].epoch, awaited, chain)
         if not awaited or not chain:
             return self.inflight.book_unseen(slot, work_s, tokens, now)
         if self.index.owners(chain[-1]) >> slot & 1:
             return self.inflight.book_cached(slot, tokens, now)
         return self.inflight.book(slot, work_s, tokens, chain[-1], now)
+
+    def expect(self, slot: int, chain: Sequence[int], awaited: bool, now: float) -> None:
+        """A prompt goes to this slot, by this picker or another. `awaited`: the worker will announce its blocks."""
+        (self.speculative if awaited else self.approximate).place(slot, chain, now)
 
     def _owners(self, block: int) -> int:
         return self.index.owners(block) | self.speculative.owners(block) | self.approximate.owners(block)

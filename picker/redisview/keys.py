@@ -18,6 +18,8 @@ class Keys:
     events -> STREAM, bounded: packed `records.KvEvent`, of all workers
     snapshot -> STRING, expires: packed `records.Snapshot`
     wanted -> STRING, expires: set by a picker that wants a new snapshot of this epoch
+    share -> STRING, expires: packed `share_records.Share` of the picker in this seat
+    routed -> STREAM, bounded: packed `share_records.Routed`, of all pickers
     """
 
     pool: str
@@ -51,3 +53,12 @@ class Keys:
     def wanted(self, epoch: int) -> str:
         """STRING that asks an agent for a snapshot."""
         return self._key("want", f"{epoch:016x}")
+
+    def share(self, seat: int) -> str:
+        """STRING with what one picker has in flight. Seats are numbered from 0, so that all can be read at once."""
+        return self._key("inflight", str(seat))
+
+    @property
+    def routed(self) -> str:
+        """STREAM of prefixes that pickers have placed."""
+        return self._key("routed")

@@ -44,7 +44,7 @@ def decide(
         return candidates
     hits = view.hit_blocks(request.chain) * request.block_tokens
     work = model.prefill_s(request.prompt_tokens, hits)
-    situation = Situation(request, view, candidates, hits, work, model, now)
+    situation = Situation(request, view, candidates, hits, work, model, now, view.inflight.outstanding(now))
     terms = policy.terms(situation)
     cost = np.where(candidates, sum(terms.values()), np.inf)
     order = _cheapest(cost, min(1 + fallbacks, int(np.count_nonzero(candidates))), rng)

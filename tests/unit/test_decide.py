@@ -211,7 +211,9 @@ def test_terms_are_finite_and_one_for_each_slot(policy, workers, tokens, output,
     candidates = eligible(wanted, view)
     if isinstance(candidates, Refused):
         candidates = view.known
-    situation = Situation(wanted, view, candidates, hits, MODEL.prefill_s(tokens, hits), MODEL, now)
+    situation = Situation(
+        wanted, view, candidates, hits, MODEL.prefill_s(tokens, hits), MODEL, now, view.inflight.outstanding(now)
+    )
     terms = policy.terms(situation)
     for name, values in terms.items():
         assert values.shape == view.known.shape, name

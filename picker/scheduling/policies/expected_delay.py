@@ -7,8 +7,8 @@
     decode  BETA * our own output at the worker's decode step, stretched by how busy prefill keeps it
 
 `work + wait` alone is Mooncake's policy and `harm` alone resembles LMetric's product; in simulation on public traces
-neither holds as high a rate as the sum. All of it comes from this picker's own books: published queue lengths lag, and
-a lagging signal in an argmin makes every request run to the same worker.
+neither holds as high a rate as the sum. All of it comes from the books of this picker and the others: published queue
+lengths lag, and a lagging signal in an argmin makes every request run to the same worker.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MOST_UTILISATION = 0.9
 
 def terms(situation: Situation) -> Mapping[str, Floats]:
     """The five terms, seconds, shape (slots,)."""
-    books, model, request = situation.view.inflight, situation.model, situation.request
-    speed = books.speed()
+    books, model, request = situation.outstanding, situation.model, situation.request
+    speed = situation.view.inflight.speed()
     work = speed * situation.work_s
     step = speed * (
         model.step_s
@@ -41,7 +41,7 @@ def terms(situation: Situation) -> Mapping[str, Floats]:
         + model.decode_s_per_context_token * books.context_tokens
     )
     output = request.expected_output_tokens
-    stretch = 1 - np.minimum(_MOST_UTILISATION, books.utilisation(situation.now))
+    stretch = 1 - np.minimum(_MOST_UTILISATION, books.utilisation)
     one_more = model.decode_s_per_request + model.decode_s_per_context_token * request.prompt_tokens
     return {
         "wait": _wait(situation, speed),
@@ -53,7 +53,7 @@ def terms(situation: Situation) -> Mapping[str, Floats]:
 
 
 def _wait(situation: Situation, speed: Floats) -> Floats:
-    books = situation.view.inflight
+    books = situation.outstanding
     owed = speed * books.prefill_s
     age = np.where(books.prefill_s > 0, situation.now - books.progress_at, 0.0)
     left = np.maximum(owed - age, _LEAST_WAIT * owed)

@@ -1,4 +1,4 @@
-"""Least request: the worker with the fewest requests that this picker has placed and not seen end."""
+"""Least request: the worker with the fewest requests that pickers have placed and not seen end."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ NAME = "least-request"
 
 def terms(situation: Situation) -> Mapping[str, Floats]:
     """Open requests, one second for each, shape (slots,)."""
-    return {"requests": situation.view.inflight.requests.astype(np.float64)}
+    return {"requests": situation.outstanding.requests.astype(np.float64)}

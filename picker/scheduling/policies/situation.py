@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from picker.fleet.inflight import Floats
+from picker.fleet.inflight import Floats, Outstanding
 from picker.fleet.view import Bools, Ints, View
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.request import SchedulingRequest
@@ -22,3 +22,5 @@ class Situation:
     """Predicted prefill seconds of this request on each worker, at the pool's assumed speed."""
     model: WorkerModel
     now: float
+    outstanding: Outstanding
+    """What is placed on each worker, by this picker and the others."""
