@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from picker.fleet import reuse
 from picker.scheduling.decide import FALLBACKS
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import expected_delay
@@ -51,6 +52,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prompt_tokens_bytes: int = 64 << 20
 
 
+class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When the prefix hits that are predicted for a model's prompts count as wrong.
+
+    Shares of prompt tokens are compared, predicted and as engines count them, over about the last `window_s`. They are
+    wrong once they have differed by more than `max_error` for `sustained_s`, where both sides know of `least_tokens`.
+    """
+
+    window_s: Annotated[float, msgspec.Meta(gt=0)] = reuse.WINDOW_S
+    max_error: Annotated[float, msgspec.Meta(gt=0, le=1)] = reuse.MAX_ERROR
+    sustained_s: Annotated[float, msgspec.Meta(ge=0)] = reuse.SUSTAINED_S
+    least_tokens: Annotated[int, msgspec.Meta(ge=1)] = reuse.LEAST_TOKENS
+
+
 class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """TLS on the gRPC port.
 
@@ -86,6 +100,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     worker_model: assumed speed of a worker; its real one is learnt.
     tokenizers: for each model, the folder that holds its tokenizer.json and chat template. A model without one is
     matched by the prompt's text, against what this picker has placed itself.
+    prediction: when predicted prefix hits count as wrong; gauges, a log line and the health detail `prefix-prediction`
+    tell.
     reveal_endpoint: tell clients in `x-picker-endpoint` who served them.
     conformance: obey `test-epp-endpoint-selection` and tell `x-conformance-test-served-endpoint`, as the Gateway API
     Inference Extension's conformance tests want it. Never in production: it lets clients choose the endpoint.
@@ -106,6 +122,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rewrites: dict[str, str | dict[str, Annotated[float, msgspec.Meta(gt=0)]]] = {}
     worker_model: WorkerModel = WorkerModel()
     tokenizers: dict[str, str] = {}
+    prediction: Prediction = Prediction()
     reveal_endpoint: bool = False
     conformance: bool = False
     stale_after_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0

@@ -21,6 +21,7 @@ from picker.extproc.events import NotPicked, Picked
 from picker.fleet.endpoints import canonical, host_of
 from picker.fleet.inflight import Booking
 from picker.fleet.view import View
+from picker.prompts.incremental import BYTES_PER_TOKEN
 from picker.prompts.reader import LOAD_ONLY, PrefixChain, PromptReader
 from picker.requests.model import InferenceRequest
 from picker.requests.read import BadRequest, read_request
@@ -35,8 +36,8 @@ from picker.threads import Threads
 log = structlog.get_logger()
 
 _TEST_SELECTION = "test-epp-endpoint-selection"
-EXPECTED_OUTPUT_TOKENS = 256
-"""Of a request that does not say; and no request is expected to use up a huge `max_tokens`."""
+MOST_GUESSED_TOKENS = 8192
+"""Of a prompt that nobody could read, guessed from its bytes: many are images or audio, of far fewer tokens."""
 
 _QUICK_BODY_BYTES = 1 << 19
 _PARSE_BUDGET_S = 3.0
@@ -118,7 +119,7 @@ class Picker:
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
         # From here to the end nothing awaits: a decision is booked before the next one looks at the books.
-        answer = self._place(wanted, request, prefix)
+        answer = self._place(wanted, request, prefix, self._view.lengths.mean(base))
         return replace(answer, new_body=new_body) if isinstance(answer, Picked) and new_body else answer
 
     def _renamed(self, request: InferenceRequest, body: bytes) -> tuple[InferenceRequest, bytes | None]:
@@ -132,12 +133,14 @@ class Picker:
         new_body = splice_model(body, target)
         return (request, None) if new_body is None else (replace(request, model=target), new_body)
 
-    def _place(self, wanted: Pick, request: InferenceRequest, prefix: PrefixChain) -> Picked | NotPicked:
+    def _place(
+        self, wanted: Pick, request: InferenceRequest, prefix: PrefixChain, mean_output: int
+    ) -> Picked | NotPicked:
         scheduling = SchedulingRequest(
             sequence=self._sequence,
             model=request.model,
-            prompt_tokens=prefix.prompt_tokens,
-            expected_output_tokens=_expected_output(request),
+            prompt_tokens=prefix.prompt_tokens or _guessed_tokens(request),
+            expected_output_tokens=_expected_output(request, mean_output),
             chain=prefix.blocks,
             block_tokens=prefix.block_tokens,
             exact=prefix.exact,
@@ -154,9 +157,10 @@ class Picker:
 
     def _book(self, request: SchedulingRequest, decision: Routed, prefix: PrefixChain, now: float) -> Picked:
         booking = self._view.place(
-            decision.slots[0], prefix.blocks, prefix.exact, decision.work_s, prefix.prompt_tokens, now
+            decision.slots[0], prefix.blocks, prefix.exact, decision.work_s, request.prompt_tokens, now
         )
-        self._metrics.routed(request.model or "", prefix.prompt_tokens, decision.hit_tokens, prefix.rung)
+        self._view.reuse.placed(decision.slots[0], request.prompt_tokens, decision.hit_tokens, now)
+        self._metrics.routed(request.model or "", request.prompt_tokens, decision.hit_tokens, prefix.rung)
         return Picked(decision.endpoints, Placement(booking, decision.endpoints[0]))
 
     async def _prefix(self, request: InferenceRequest, model: str, adapter: str) -> PrefixChain:
@@ -192,10 +196,15 @@ class Picker:
         return NotPicked(status, reason, message)
 
 
-def _expected_output(request: InferenceRequest) -> int:
-    """Tokens, of all answers together."""
-    each = EXPECTED_OUTPUT_TOKENS if request.max_tokens is None else min(request.max_tokens, EXPECTED_OUTPUT_TOKENS)
+def _expected_output(request: InferenceRequest, mean: int) -> int:
+    """Tokens, of all answers together. `mean` is the model's; few requests use up a huge `max_tokens`."""
+    each = mean if request.max_tokens is None else min(request.max_tokens, mean)
     return each * min(request.answers, _MOST_ANSWERS)
+
+
+def _guessed_tokens(request: InferenceRequest) -> int:
+    size = request.prompt.size if request.prompt else request.unread_bytes
+    return min(size // BYTES_PER_TOKEN, MOST_GUESSED_TOKENS)
 
 
 def _where(error: BaseException) -> str:

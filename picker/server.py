@@ -37,6 +37,7 @@ from picker.scheduling.policies import POLICIES
 from picker.telemetry.metrics import Metrics, Readings
 from picker.threads import SWITCH_INTERVAL_S
 from picker.tls import credentials
+from picker.truth import TruthCheck
 
 log = structlog.get_logger()
 
@@ -64,7 +65,7 @@ class Server:
     def __init__(self, config: Config):
         """Loads tokenizers. Raises BadTokenizer."""
         self._config = config
-        self._view = View(config.stale_after_s)
+        self._view = View(config.stale_after_s, reuse_window_s=config.prediction.window_s)
         tokenizers = {model: ModelTokenizer.load(Path(folder)) for model, folder in config.tokenizers.items()}
         self._metrics = Metrics()
         self._gauges: Readings = {}
@@ -83,6 +84,8 @@ class Server:
         )
         self._ext_proc = ExtProcService(self._picker, self._metrics, settings, self._budget)
         self._health = Health()
+        self._truth = TruthCheck(self._view, self._health, config.prediction)
+        self._metrics.add_model_gauges(lambda: self._truth.readings)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -130,6 +133,7 @@ class Server:
                 tasks.create_task(self._sharing.run(), name="sharing"),
                 tasks.create_task(self._sweep(), name="sweep"),
                 tasks.create_task(self._become_ready(), name="become-ready"),
+                tasks.create_task(self._truth.run(), name="truth-check"),
             ]
             await self._stopping.wait()
             await self._drain(server)

@@ -31,6 +31,11 @@ class Health:
         for name in _READINESS:
             await self._servicer.set(name, serving)
 
+    async def set_detail(self, name: str, is_well: bool) -> None:
+        """What operators may ask for by its name. Readiness does not heed it."""
+        serving = health_pb2.HealthCheckResponse.SERVING if is_well else health_pb2.HealthCheckResponse.NOT_SERVING
+        await self._servicer.set(name, serving)
+
 
 def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
     """Lets generic clients list and describe the services on this port."""

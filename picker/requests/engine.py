@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from picker.requests.body import count, fields, opens_with, scalar, size, value
@@ -59,7 +61,12 @@ def read_generate(body: bytes) -> InferenceRequest:
 
 
 def read_named(body: bytes) -> InferenceRequest:
-    """Embeddings, scores, ranks, tokens: work that leaves nothing in a prefix cache. Raises BadRequest."""
+    """Embeddings, scores, ranks: work that leaves nothing in a prefix cache. Raises BadRequest."""
+    return replace(read_control(body), unread_bytes=len(body))
+
+
+def read_control(body: bytes) -> InferenceRequest:
+    """Tokenize and the like: nothing is computed on a GPU. Raises BadRequest."""
     named = fields(Named, body)
     return InferenceRequest(
         Dialect.OPENAI, model=scalar(named.model, str), max_tokens=0, stream=scalar(named.stream, bool) or False

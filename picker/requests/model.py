@@ -99,9 +99,9 @@ class InferenceRequest:
     """What a client asks for.
 
     `model` is None where none is named. `prompt` is None where there is none, or none that any engine caches: such a
-    request is placed by load. `max_tokens` is None where the client left it to the engine, and 0 where nothing is
-    generated. `answers` is how many continuations of the one prompt run side by side. `priority` is the engine's own,
-    lower first.
+    request is placed by load, and `unread_bytes` is the size of its body if it holds a prompt. `max_tokens` is None
+    where the client left it to the engine, and 0 where nothing is generated. `answers` is how many continuations of the
+    one prompt run side by side. `priority` is the engine's own, lower first.
     """
 
     dialect: Dialect
@@ -112,4 +112,5 @@ class InferenceRequest:
     stream: bool = False
     cache_salt: str = ""
     priority: int = 0
+    unread_bytes: int = 0
     terms: Terms = Terms()

@@ -38,11 +38,14 @@ APIS: dict[str, Api] = {
     "generate": (Dialect.ENGINE, engine.read_generate),
     **dict.fromkeys(
         (
-            "chat/completions/render", "chat/completions/batch", "completions/render", "responses/render",
-            "embeddings", "score", "rerank", "pooling", "classify", "tokenize", "detokenize",
-            "images/generations", "audio/speech",
+            "chat/completions/batch", "embeddings", "score", "rerank", "pooling", "classify", "images/generations",
+            "audio/speech",
         ),
         (Dialect.OPENAI, engine.read_named),
+    ),
+    **dict.fromkeys(
+        ("chat/completions/render", "completions/render", "responses/render", "tokenize", "detokenize"),
+        (Dialect.OPENAI, engine.read_control),
     ),
 }  # fmt: skip
 """By the last segments of the path, whatever a gateway has put before them."""
@@ -53,35 +56,40 @@ _MOST_SEGMENTS = 3
 
 def read_request(headers: Mapping[str, str], body: bytes, is_whole: bool = True) -> InferenceRequest:
     """`headers` have lower-case names and include Envoy's `:method` and `:path`. Raises BadRequest."""
-    request = _read(headers, body) if is_whole and headers.get(":method") == "POST" else _unread(headers)
+    request = _read(headers, body) if is_whole and headers.get(":method") == "POST" else _unread(headers, body)
     terms = read_terms(headers)
     return replace(request, terms=terms, model=terms.model or request.model)
 
 
 def dialect_of(headers: Mapping[str, str]) -> Dialect:
     """Whose shape an error has to have."""
-    return _unread(headers).dialect
+    return _unread(headers, b"").dialect
 
 
 def _read(headers: Mapping[str, str], body: bytes) -> InferenceRequest:
     for path in paths(headers):
         tail = _tail(path, _FORMS)
         if tail:
-            return InferenceRequest(Dialect.OPENAI, model=read_model(body))
+            return InferenceRequest(Dialect.OPENAI, model=read_model(body), unread_bytes=len(body))
         if (tail := _tail(path, APIS)) and body:
             return _json(APIS[tail], headers.get("content-encoding", ""), body)
-    return _unread(headers)
+    return _unread(headers, body)
 
 
 def _json(api: Api, encoding: str, body: bytes) -> InferenceRequest:
     dialect, read = api
     plain = unpack(encoding, body) if encoding else body
-    return InferenceRequest(dialect) if plain is None else read(plain)
+    if plain is None:
+        return InferenceRequest(dialect, unread_bytes=len(body))
+    request = read(plain)
+    is_known = request.prompt is not None or request.max_tokens == 0
+    return request if is_known else replace(request, unread_bytes=len(plain))
 
 
-def _unread(headers: Mapping[str, str]) -> InferenceRequest:
+def _unread(headers: Mapping[str, str], body: bytes) -> InferenceRequest:
     tails = (_tail(path, APIS) for path in paths(headers))
-    return InferenceRequest(next((APIS[tail][0] for tail in tails if tail), Dialect.UNKNOWN))
+    dialect = next((APIS[tail][0] for tail in tails if tail), Dialect.UNKNOWN)
+    return InferenceRequest(dialect, unread_bytes=len(body))
 
 
 def _tail(path: str, known: Mapping[str, Api] | tuple[str, ...]) -> str:

@@ -16,6 +16,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 Readings = Mapping[str, tuple[str, float]]
 """Gauge name -> (help, value)."""
 
+ModelReadings = Mapping[str, tuple[str, Mapping[str, float]]]
+"""Gauge name -> (help, model -> value)."""
+
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _ANSWER_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _OTHER = "other"
@@ -78,6 +81,10 @@ class Metrics:
         """Gauges whose values `read` gives at each scrape."""
         self.registry.register(_Gauges(read))
 
+    def add_model_gauges(self, read: Callable[[], ModelReadings]) -> None:
+        """Gauges for each model that workers serve, of which the first 100 in alphabetical order are shown."""
+        self.registry.register(_ModelGauges(read))
+
     def serve(self, host: str, port: int) -> Callable[[], None]:
         """Answers scrapes from a thread of its own; returns what stops it. Raises OSError if the port is taken."""
         server, thread = start_http_server(port, host, self.registry)
@@ -107,3 +114,15 @@ class _Gauges(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         for name, (text, value) in self._read().items():
             yield GaugeMetricFamily(f"picker_{name}", text, value)
+
+
+class _ModelGauges(Collector):
+    def __init__(self, read: Callable[[], ModelReadings]):
+        self._read = read
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        for name, (text, values) in self._read().items():
+            family = GaugeMetricFamily(f"picker_{name}", text, labels=["model"])
+            for model in sorted(values)[:_MOST_MODELS]:
+                family.add_metric([model], values[model])
+            yield family

@@ -49,7 +49,12 @@ class TestPaths:
 
     @pytest.mark.parametrize("path", ["/", "", "/v1/models", "/v1/xcompletions", "/v1/responses/resp_1/cancel", "//"])
     def test_an_unknown_path_is_placed_by_load(self, path: str) -> None:
-        assert post(path, b"\x00 no JSON") == InferenceRequest(Dialect.UNKNOWN)
+        assert post(path, b"\x00 no JSON") == InferenceRequest(Dialect.UNKNOWN, unread_bytes=9)
+
+    def test_vllms_grpc_is_placed_by_load(self) -> None:
+        message = b"\x00\x00\x00\x00\x05\x0a\x03abc"
+        request = post("/vllm.grpc.engine.VllmEngine/Generate", message, content_type="application/grpc+proto")
+        assert request == InferenceRequest(Dialect.UNKNOWN, unread_bytes=len(message))
 
     @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
     def test_what_has_no_body_is_placed_by_load(self, method: str) -> None:
@@ -345,7 +350,8 @@ class TestCompression:
         ],
     )
     def test_anything_else_is_placed_by_load(self, encoding: str, packed: bytes) -> None:
-        assert post("/v1/completions", packed, content_encoding=encoding) == InferenceRequest(Dialect.OPENAI)
+        request = post("/v1/completions", packed, content_encoding=encoding)
+        assert request == InferenceRequest(Dialect.OPENAI, unread_bytes=len(packed))
 
     def test_a_bomb_stops_at_the_bound(self) -> None:
         bomb = gzip.compress(bytes(MOST_BYTES + 1))
