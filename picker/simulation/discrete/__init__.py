@@ -1,0 +1,1 @@
+"""`picker simulate`: the production decision in front of a cluster that exists as events only."""
