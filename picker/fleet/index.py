@@ -113,6 +113,7 @@ class PlacedBlocks:
     def __init__(self, ttl_s: float, blocks_per_slot: int):
         self._ttl_s = ttl_s
         self._capacity = blocks_per_slot
+        self._capacities: dict[int, int] = {}
         self._slots: dict[int, _Placed] = {}
         self._owners: dict[int, int] = {}
 
@@ -122,9 +123,14 @@ class PlacedBlocks:
     def place(self, slot: int, chain: Sequence[int], now: float) -> None:
         """A prompt with these blocks goes to this slot. Of a chain beyond the slot's bound, the head counts."""
         placed, owners, bit = self._slots.setdefault(slot, _Placed()), self._owners, 1 << slot
-        for block in placed.add(chain[: self._capacity], now):
+        capacity = self._capacities.get(slot, self._capacity)
+        for block in placed.add(chain[:capacity], now):
             owners[block] = owners.get(block, 0) | bit
-        self._drop(slot, placed.shrink(len(placed) - self._capacity))
+        self._drop(slot, placed.shrink(len(placed) - capacity))
+
+    def resize(self, slot: int, blocks: int) -> None:
+        """Another bound for this slot, from now on: what is beyond it falls off with what is placed next."""
+        self._capacities[slot] = blocks
 
     def expire(self, now: float, limit: int = 1000) -> None:
         """Drops what is older than the time to live, about `limit` entries of each slot at a time."""

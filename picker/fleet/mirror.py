@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import structlog
 
 from picker.fleet.fence import Arrival, Fence
@@ -26,6 +27,7 @@ class Mirror:
     def __init__(self, view: View, tally: Tally):
         self.fences = Fences()
         self.index = view.index
+        self._view = view
         self._inflight = view.inflight
         self._tally = tally
         self._is_hash_ours = True
@@ -43,6 +45,13 @@ class Mirror:
             self._change(fence.slot, event, now)
         elif arrival is Arrival.GAP:
             self.doubt(fence)
+
+    def emptied(self, epoch: int) -> None:
+        """The worker of this epoch says that its cache is empty; also one that announces nothing else."""
+        for slot in self._view.slots_of(np.array([epoch], np.uint64)).tolist():
+            if slot >= 0:
+                self._view.speculative.clear(slot)
+                self._view.approximate.clear(slot)
 
     def audit(self, loads: Iterable[tuple[Fence, LoadRecord]], now: float, patience_s: float | None = None) -> None:
         """Doubts the mirrors that cannot be what these load records count. `patience_s`: see `Fence.agrees`."""

@@ -6,6 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+MOST_BLOCKS = 2048
+"""Of one prompt, 128k tokens; of a longer one other pickers know the head."""
+
 
 class Placement(NamedTuple):
     """A prompt's index blocks, head first, on the worker of this epoch, which will announce them itself or not."""
@@ -21,7 +24,7 @@ class RoutedLog:
     To miss one costs another picker a guess. `most_blocks_each`: of a longer prompt the head counts.
     """
 
-    def __init__(self, most_blocks: int = 65_536, most_blocks_each: int = 2048):
+    def __init__(self, most_blocks: int = 65_536, most_blocks_each: int = MOST_BLOCKS):
         self.lost = 0
         self._most_blocks = most_blocks
         self._most_blocks_each = most_blocks_each
@@ -46,18 +49,11 @@ class RoutedLog:
             self.lost += 1
 
     def take(self, most_blocks: int) -> list[Placement]:
-        """Removes the next placements, as many as have so many blocks together; a longer prompt comes in parts.
-
-        Its tail comes first: whoever remembers blocks in this order forgets a tail before its head.
-        """
+        """Removes the next placements, as many as have at most so many blocks together, but at least one."""
         taken: list[Placement] = []
         room = most_blocks
-        while self._placements and room > 0:
-            epoch, is_awaited, blocks = self._placements.popleft()
-            head, part = blocks[: max(0, len(blocks) - room)], blocks[-room:]
-            taken.append(Placement(epoch, is_awaited, part))
-            room -= len(part)
-            self._blocks -= len(part)
-            if head:
-                self._placements.appendleft(Placement(epoch, is_awaited, head))
+        while self._placements and (not taken or len(self._placements[0].blocks) <= room):
+            taken.append(self._placements.popleft())
+            room -= len(taken[-1].blocks)
+            self._blocks -= len(taken[-1].blocks)
         return taken

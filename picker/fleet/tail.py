@@ -15,7 +15,7 @@ from picker.fleet.fences import Fences
 from picker.fleet.mirror import Mirror
 from picker.fleet.tally import Tally
 from picker.redisview.reader import Entry, Reader
-from picker.redisview.records import Foreign, StreamId
+from picker.redisview.records import Foreign, KvOp, StreamId
 
 _ENTRY_COST = 16
 """What an entry costs beside its blocks, in blocks."""
@@ -52,6 +52,8 @@ class Tail:
         entries = await self._wait_events(block_s)
         for entry in entries:
             await self._apply(entry, self._mirror.fences)
+            if entry.event is not None and entry.event.op is KvOp.CLEAR:
+                self._mirror.emptied(entry.event.epoch)
             self._cursor = entry.id
         self.is_caught_up = len(entries) < self._settings.page_entries
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picker.fleet.endpoints import host_of
+from picker.fleet.fit import Fits
 from picker.fleet.index import PlacedBlocks, PrefixIndex, depths
 from picker.fleet.inflight import Booking, InFlight
 from picker.fleet.lengths import OutputLengths
@@ -79,7 +80,8 @@ class View:
 
     Arrays have the shape (capacity,), where capacity is the number of slots there is room for; a slot without a worker
     is one where `known` is False. `stale_after_s`: a worker whose beat stands still for so long is not picked.
-    `approximate_blocks`: bound for each slot of the index of prompts that no event will announce, in index blocks.
+    `approximate_blocks`: bound of the index of prompts that no event will announce, in index blocks, for a slot whose
+    worker does not say how much it can cache; `most_approximate_blocks`: for any slot.
     `reuse_window_s`: over which predicted hits are compared with those that engines count.
     """
 
@@ -87,12 +89,14 @@ class View:
         self,
         stale_after_s: float = STALE_AFTER_S,
         approximate_blocks: int = 8192,
+        most_approximate_blocks: int = 65_536,
         capacity: int = 64,
         reuse_window_s: float = WINDOW_S,
     ):
         self.index = PrefixIndex()
         self.speculative = PlacedBlocks(ttl_s=5.0, blocks_per_slot=4096)
         self.approximate = PlacedBlocks(ttl_s=1800.0, blocks_per_slot=approximate_blocks)
+        self._fits = Fits(approximate_blocks, most_approximate_blocks)
         self.inflight = InFlight(capacity)
         self.lengths = OutputLengths()
         self.reuse = Reuse(reuse_window_s)
@@ -149,6 +153,7 @@ class View:
         """A worker's record has changed."""
         self._facts[slot] = facts
         self.ready[slot] = facts.state == "ready"
+        self.approximate.resize(slot, self._fits.judge(slot, facts.kv_capacity_tokens, None, 0.0))
         self._changed()
 
     def update_load(self, slot: int, load: WorkerLoad, now: float) -> None:
@@ -173,6 +178,7 @@ class View:
         self.speculative.clear(slot)
         self.approximate.clear(slot)
         self.reuse.forget(slot)
+        self._fits.forget(slot)
         self._counters.pop(slot, None)
         self._retired.append(slot)
         self._changed()
@@ -305,9 +311,12 @@ class View:
             return
         looked_up, reused, generated, finished = (new - old for new, old in zip(counters, before, strict=True))
         self.reuse.counted(slot, looked_up, reused, now)
-        models = self._facts[slot].models
-        if models:
-            self.lengths.note(models[0], generated, finished)
+        facts = self._facts[slot]
+        if not facts.publishes_kv:
+            shares = self.reuse.shares([slot], now)
+            self.approximate.resize(slot, self._fits.judge(slot, facts.kv_capacity_tokens, shares, now))
+        if facts.models:
+            self.lengths.note(facts.models[0], generated, finished)
 
     def _changed(self) -> None:
         self.version += 1

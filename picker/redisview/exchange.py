@@ -24,7 +24,7 @@ from picker.redisview.share_records import Routed
 class ExchangeSettings:
     """Bounds. `seats`: pickers that share; `lease_s`: how long a share counts without being renewed.
 
-    `routed_entries`: about so many entries of placed prefixes are kept, at most 20 KB each, typically 1.
+    `routed_entries`: about so many entries of placed prefixes are kept, at most 40 KB each, typically 1.
     `page_entries`: of them, read at once.
     """
 

@@ -74,7 +74,7 @@ def rows_of(**columns: npt.NDArray[np.generic]) -> npt.NDArray[np.void]:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A prompt, or a part of one, that goes to the worker of this epoch: its index blocks, head first.
+    """A prompt that goes to the worker of this epoch: its index blocks, head first.
 
     `is_awaited`: whether the worker will announce them itself.
     """
@@ -86,8 +86,8 @@ class Placed:
 
 _ROUTED = struct.Struct("<BQH")
 _PLACED = struct.Struct("<QBH")
-MAX_ROUTED_BLOCKS = 1024
-"""Index blocks in one entry of the stream of placed prefixes: bounds its size (8 KB) and the time to apply it."""
+MAX_ROUTED_BLOCKS = 2048
+"""Index blocks in one entry of the stream of placed prefixes: bounds its size (16 KB) and the time to apply it."""
 _MAX_ROUTED_BYTES = 1 << 16
 
 

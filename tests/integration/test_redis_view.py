@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_record
 from redis.asyncio import Redis
 
 from picker.agent.publisher import Load, Publisher, PublisherSettings
@@ -444,6 +445,22 @@ async def test_an_agent_that_ends_says_that_its_worker_is_draining(pool: Pool) -
     assert picker.view.ready[slot]
     await pool.stop(agent)
     await until(lambda: not picker.view.ready[slot])
+
+
+@pytest.mark.parametrize("publishes_kv", [True, False])
+async def test_what_was_placed_on_a_worker_is_forgotten_when_its_cache_is_emptied(
+    pool: Pool, publishes_kv: bool
+) -> None:
+    agent = await pool.agent(replace_record(record(), publishes_kv=publishes_kv))
+    picker = await pool.picker()
+    await until(lambda: picker.slot(agent) is not None and picker.feed.synced.is_set())
+    slot = picker.slot(agent)
+    assert slot is not None
+    picker.view.place(slot, [1, 2, 3], False, 1.0, 192, 0.0)
+    assert picker.view.hit_blocks([1, 2, 3])[slot] == 3
+    agent.store([7])
+    agent.clear()
+    await until(lambda: picker.view.hit_blocks([1, 2, 3])[slot] == 0)
 
 
 async def test_a_dead_worker_is_retired_and_removed_from_redis(pool: Pool) -> None:

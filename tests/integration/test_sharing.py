@@ -116,7 +116,7 @@ async def test_prefixes_on_workers_that_announce_nothing_are_known_to_a_picker_t
         long = list(range(5000, 7000))
         first.place(worker=3, chain=long)
         async with asyncio.timeout(30):
-            while await redis.xlen(KEYS.routed) < 2:
+            while not await redis.xlen(KEYS.routed):
                 await asyncio.sleep(0.01)
     async with picker(redis_server, publishes_kv=False) as second:
         await until(lambda: second.hits(3, long) == len(long))

@@ -53,6 +53,7 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "fleet.fences": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.members": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.mirror": ("grpc", "redis", "asyncio", "time", "random"),
+    "fleet.fit": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.others": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.peers": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.routed": ("grpc", "redis", "asyncio", "time", "random"),

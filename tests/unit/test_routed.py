@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picker.fleet.index import PlacedBlocks, depths
 from picker.fleet.routed import RoutedLog
 
 
@@ -35,15 +34,14 @@ def test_of_a_long_prompt_the_head_is_told() -> None:
     assert list(log.take(100)[0].blocks) == [0, 1, 2]
 
 
-@given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 40))
-def test_a_prompt_told_in_parts_is_remembered_as_one_told_whole(length: int, part: int, room: int) -> None:
-    chain = [1000 + block for block in range(length)]
+@given(st.lists(st.integers(1, 30), max_size=20), st.integers(1, 40))
+def test_all_is_told_and_little_at_a_time(lengths: list[int], most: int) -> None:
     log = RoutedLog()
-    log.add(7, False, chain)
-    in_parts, whole = PlacedBlocks(60.0, room), PlacedBlocks(60.0, room)
-    whole.place(0, chain, 0.0)
-    while taken := log.take(part):
-        assert sum(len(each.blocks) for each in taken) <= part
-        for each in taken:
-            in_parts.place(0, each.blocks, 0.0)
-    assert depths(chain, in_parts.owners) == depths(chain, whole.owners)
+    for number, length in enumerate(lengths):
+        log.add(number, False, [number] * length)
+    told = []
+    while taken := log.take(most):
+        assert len(taken) == 1 or sum(len(each.blocks) for each in taken) <= most
+        told += taken
+    assert [len(each.blocks) for each in told] == lengths
+    assert len(log) == 0
