@@ -26,6 +26,7 @@ from picker.prompts.reader import LOAD_ONLY, PrefixChain, PromptReader
 from picker.requests.model import InferenceRequest
 from picker.requests.read import BadRequest, read_request
 from picker.requests.rewrite import splice_model
+from picker.requests.usage import Unreadable, read_usage
 from picker.scheduling.decide import decide
 from picker.scheduling.decision import MESSAGE, STATUS, Refused, Routed
 from picker.scheduling.policies import POLICIES
@@ -50,6 +51,8 @@ class Placement:
 
     booking: Booking
     endpoint: str
+    model: str = ""
+    hit_tokens: int = 0
 
 
 class Picker:
@@ -92,6 +95,21 @@ class Picker:
         """A worker has begun to answer. When its first token came does not follow: see `InFlight.book_unseen`."""
         placement.booking.is_answered = 200 <= status < 300
         self._metrics.answer_seconds.observe(time.monotonic() - placement.booking.placed_at)
+
+    def answered(self, placement: Placement, tail: bytes) -> None:
+        """A response has passed whole; `tail` is its end."""
+        if not placement.booking.is_answered:
+            return
+        try:
+            usage = read_usage(tail)
+        except Unreadable:
+            self._metrics.usage_unreadable.inc()
+            return
+        if usage is None:
+            self._metrics.usage_missing.inc()
+            return
+        self._metrics.used(placement.model, usage.prompt, usage.cached, placement.hit_tokens)
+        self._view.told(placement.booking.slot, usage.prompt, usage.cached, usage.output, time.monotonic())
 
     def release(self, placement: Placement) -> None:
         """The exchange is over."""
@@ -161,7 +179,8 @@ class Picker:
         )
         self._view.reuse.placed(decision.slots[0], request.prompt_tokens, decision.hit_tokens, now)
         self._metrics.routed(request.model or "", request.prompt_tokens, decision.hit_tokens, prefix.rung)
-        return Picked(decision.endpoints, Placement(booking, decision.endpoints[0]))
+        placement = Placement(booking, decision.endpoints[0], request.model or "", decision.hit_tokens)
+        return Picked(decision.endpoints, placement)
 
     async def _prefix(self, request: InferenceRequest, model: str, adapter: str) -> PrefixChain:
         arguments = (request.prompt, model, adapter, request.cache_salt)

@@ -115,6 +115,14 @@ class FirstByte:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """The response of this placement has passed whole; `tail` is its end, to read the usage from."""
+
+    placement: Any
+    tail: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """This placement is over. Asked for exactly once for each."""
 
@@ -147,4 +155,4 @@ Send = (
     | SendResponseTrailersContinue
     | SendRefusal
 )
-Action = Send | Pick | StartTimer | FirstByte | Release | Finish | Ignored
+Action = Send | Pick | StartTimer | FirstByte | Answered | Release | Finish | Ignored

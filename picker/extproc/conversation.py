@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from picker.extproc.actions import (
     Action,
+    Answered,
     Finish,
     FirstByte,
     Ignored,
@@ -64,6 +65,7 @@ from picker.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
+from picker.requests.usage import TAIL_BYTES
 
 MAX_PIECE_BYTES = 62_000
 """Of a body handed back. Envoy 1.40 takes 1 MiB, others refuse more than 64 KiB; the reference picker sends 62,000."""
@@ -100,7 +102,7 @@ class Conversation:
 
     __slots__ = (
         "_asked_on_headers", "_body_is_over", "_budget", "_headers", "_held", "_is_whole", "_mode", "_pieces",
-        "_placement", "_response_mode", "_settings", "_subset", "_trailers", "state",
+        "_placement", "_response_mode", "_settings", "_subset", "_tail", "_trailers", "state",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, budget: ByteBudget):
@@ -116,6 +118,7 @@ class Conversation:
         self._is_whole = True
         self._trailers = False
         self._placement: Any = None
+        self._tail = b""
 
     def __repr__(self) -> str:
         return f"<Conversation {self.state.name} {self._mode.name} {self._held} bytes held>"
@@ -261,13 +264,21 @@ class Conversation:
         return [StartTimer(None), SendResponseHeadersContinue()], State.RESPONSE
 
     def _on_response_body(self, event: ResponseBody, now: float) -> _Result:
+        self._tail = (self._tail + event.data)[-TAIL_BYTES:]
+        actions: list[Action] = []
         if self._response_mode is not BodyMode.FULL_DUPLEX:
-            return [SendResponseBodyContinue()], State.RESPONSE
-        pieces = (SendResponseBodyPiece(data, last and event.end_of_stream) for data, last in cut(event.data))
-        return list(pieces), State.RESPONSE
+            actions.append(SendResponseBodyContinue())
+        else:
+            pieces = cut(event.data)
+            actions += (SendResponseBodyPiece(data, is_last and event.end_of_stream) for data, is_last in pieces)
+        return [*actions, *(self._answered() if event.end_of_stream else ())], State.RESPONSE
 
     def _on_response_trailers(self, event: ResponseTrailers, now: float) -> _Result:
-        return [SendResponseTrailersContinue()], State.RESPONSE
+        return [SendResponseTrailersContinue(), *self._answered()], State.RESPONSE
+
+    def _answered(self) -> list[Action]:
+        tail, self._tail = self._tail, b""
+        return [Answered(self._placement, tail)] if tail and self._placement is not None else []
 
     def _on_closed(self, event: Closed, now: float) -> _Result:
         self._drop_body()

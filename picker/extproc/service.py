@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast, get_args
 import grpc
 import structlog
 
-from picker.extproc.actions import Action, Finish, FirstByte, Ignored, Pick, Release, Send, StartTimer
+from picker.extproc.actions import Action, Answered, Finish, FirstByte, Ignored, Pick, Release, Send, StartTimer
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Conversation, Settings
 from picker.extproc.events import Closed, DeadlinePassed, Event, NotPicked, Picked
@@ -29,6 +29,7 @@ class Answers(Protocol):
 
     async def pick(self, wanted: Pick) -> Picked | NotPicked: ...  # noqa: D102
     def first_byte(self, placement: Any, status: int) -> None: ...  # noqa: D102
+    def answered(self, placement: Any, tail: bytes) -> None: ...  # noqa: D102
     def release(self, placement: Any) -> None: ...  # noqa: D102
 
 
@@ -144,6 +145,8 @@ class _Stream:
                 self._deadline = at
             case FirstByte(placement=placement, status=status):
                 self._answers.first_byte(placement, status)
+            case Answered(placement=placement, tail=tail):
+                self._answers.answered(placement, tail)
             case Release(placement=placement):
                 self._answers.release(placement)
             case Ignored(event=kind, state=state):

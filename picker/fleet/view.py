@@ -302,6 +302,15 @@ class View:
     def _owners(self, block: int) -> int:
         return self.index.owners(block) | self.speculative.owners(block) | self.approximate.owners(block)
 
+    def told(self, slot: int, prompt_tokens: int, cached_tokens: int | None, output_tokens: int, now: float) -> None:
+        """A response has told what it took. An engine's own counters count it too, so this is for those without."""
+        if not self.known[slot] or any(self._counters.get(slot, ())):
+            return
+        if cached_tokens is not None:
+            self.reuse.counted(slot, prompt_tokens, cached_tokens, now)
+        if models := self._facts[slot].models:
+            self.lengths.note(models[0], output_tokens, 1)
+
     def _learn(self, slot: int, load: WorkerLoad, now: float) -> None:
         """From what an engine's counters have grown by."""
         counters = (load.looked_up_tokens, load.reused_tokens, load.generated_tokens, load.finished)

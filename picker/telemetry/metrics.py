@@ -52,6 +52,12 @@ class Metrics:
         self._response_class = {first: self._responses.labels(name) for first, name in classes.items()}
         self._routed = self._requests.labels("route", "")
         self._tokens: dict[str, tuple[Counter, Counter]] = {}
+        usages = self._counter("usage", "Responses that passed through by what they told of tokens.", "result")
+        self._usage_read, self.usage_missing, self.usage_unreadable = (
+            usages.labels(result) for result in ("read", "missing", "unreadable")
+        )
+        self._told_cached = self._counter("told_cached_tokens", "Cached prompt tokens, as responses tell.", "model")
+        self._told_predicted = self._counter("told_predicted_tokens", "Those predicted for these requests.", "model")
 
     def routed(self, model: str, prompt_tokens: int, hit_tokens: int, rung: Rung) -> None:
         """A request was placed."""
@@ -60,6 +66,14 @@ class Metrics:
         prompt, hit = self._tokens.get(model) or self._tokens_of(model)
         prompt.inc(prompt_tokens)
         hit.inc(hit_tokens)
+
+    def used(self, model: str, prompt_tokens: int, cached_tokens: int | None, predicted_tokens: int) -> None:
+        """A response has told what it took."""
+        self._usage_read.inc()
+        if cached_tokens is not None:
+            label = model if model in self._tokens else _OTHER
+            self._told_cached.labels(label).inc(min(cached_tokens, prompt_tokens))
+            self._told_predicted.labels(label).inc(min(predicted_tokens, prompt_tokens))
 
     def passed(self, reason: str) -> None:
         """A request was left to Envoy's own choice."""

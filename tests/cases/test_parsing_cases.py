@@ -26,6 +26,7 @@ from picker.requests.compression import MOST_BYTES
 from picker.requests.model import ChatPrompt, Dialect, InferenceRequest, Prompt, TextPrompt, TokenPrompt
 from picker.requests.read import BadRequest, read_request
 from picker.requests.rewrite import splice_model
+from picker.requests.usage import Unreadable, Usage, read_usage
 from tests import tiny_models
 from tests.integration.real_envoy import RealEnvoy, real_envoy, tell
 
@@ -354,6 +355,63 @@ async def test_pa_27_a_body_of_single_bytes_reads_as_the_whole(envoy: RealEnvoy)
     await arrives(envoy, "full-duplex", each, _pieces([bytes([byte]) for byte in each.body]))
     request = read(envoy)
     assert request.prompt and request.prompt.read() == each.prompt
+
+
+USAGE = b'"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens":3}'
+WHOLE = b'{"choices":[{"message":{"content":"say \\"usage\\": {}"}}],%b,"kv_transfer_params":null}'
+EVENTS = 'data: {"choices":[{"delta":{"content":"日本語 🙂"}}]}\n\n'.encode() * 20
+RESPONSES_SEEN = ["both-full-duplex", "response-streamed"]
+
+
+async def answer(envoy: RealEnvoy, mode: str, body: bytes, kind: str, every: int = 0) -> bytes:
+    """What our side has seen of the end of a response whose bytes have all reached the client."""
+    envoy.picker.tails.clear()
+    async with httpx.AsyncClient(base_url=envoy.urls[mode], timeout=20) as client:
+        response = await client.post(f"/answer?every={every}", content=body, headers={"content-type": kind})
+    assert (response.status_code, response.content) == (200, body)
+    await envoy.idle()
+    [tail] = envoy.picker.tails
+    return tail
+
+
+@pytest.mark.parametrize("mode", RESPONSES_SEEN)
+@pytest.mark.parametrize(
+    "usage",
+    [
+        b'"oops"', b"[]", b'{"prompt_tokens":"1024"}', b'{"prompt_tokens_details":0}', b'{"prompt_tokens":-5}',
+        b'{"prompt_tokens":1e30}', b'{"prompt_tokens":1,"prompt_tokens_details":7}', b"{", b"true", b"[" * 3000,
+        b'{"prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":[]}}', b'{"prompt_tokens":NaN}',
+    ],
+)  # fmt: skip
+async def test_pa_25_a_usage_of_any_type_passes_and_counts_as_unreadable(
+    envoy: RealEnvoy, usage: bytes, mode: str
+) -> None:
+    tail = await answer(envoy, mode, b'{"choices":null,"usage":%b}' % usage, "application/json")
+    with pytest.raises(Unreadable):
+        read_usage(tail)
+
+
+@pytest.mark.parametrize("mode", RESPONSES_SEEN)
+async def test_pa_25_a_usage_that_is_one_is_read(envoy: RealEnvoy, mode: str) -> None:
+    tail = await answer(envoy, mode, WHOLE % USAGE, "application/json")
+    assert read_usage(tail) == Usage(prompt=9, output=3, cached=4)
+
+
+@pytest.mark.parametrize("mode", RESPONSES_SEEN)
+@pytest.mark.parametrize("every", [1, 2, 3, 5, 64, 0])
+async def test_pa_28_a_stream_cut_anywhere_tells_the_same(envoy: RealEnvoy, every: int, mode: str) -> None:
+    body = EVENTS + b'data: {"choices":[],%b}\n\ndata: [DONE]\n\n' % USAGE
+    tail = await answer(envoy, mode, body, "text/event-stream", every)
+    assert read_usage(tail) == Usage(prompt=9, output=3, cached=4)
+
+
+@pytest.mark.parametrize("mode", RESPONSES_SEEN)
+@pytest.mark.parametrize("end", [b"data: [DONE]\n\n", b"data:[DONE]\n\n", b"data: [DONE]\n\n:keepalive\n\n", b""])
+async def test_pa_34_the_marker_at_the_end_is_nothing_to_us(envoy: RealEnvoy, end: bytes, mode: str) -> None:
+    tail = await answer(envoy, mode, EVENTS + end, "text/event-stream")
+    assert read_usage(tail) is None
+    tail = await answer(envoy, mode, EVENTS + b'data: {"choices":[],%b}\n\n' % USAGE + end, "text/event-stream")
+    assert read_usage(tail) == Usage(prompt=9, output=3, cached=4)
 
 
 async def test_pa_36_the_connection_is_of_use_afterwards(envoy: RealEnvoy) -> None:

@@ -32,6 +32,7 @@ class ScriptedPicker:
     picks: list[Pick] = field(default_factory=list)
     placed: int = 0
     released: list[int] = field(default_factory=list)
+    tails: list[bytes] = field(default_factory=list)
     ignored_events: list[tuple[str, str]] = field(default_factory=list)
 
     async def pick(self, wanted: Pick) -> Picked | NotPicked:
@@ -44,6 +45,9 @@ class ScriptedPicker:
 
     def first_byte(self, placement: Any, status: int) -> None:
         pass
+
+    def answered(self, placement: Any, tail: bytes) -> None:
+        self.tails.append(tail)
 
     def release(self, placement: Any) -> None:
         self.released.append(placement)

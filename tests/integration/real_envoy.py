@@ -54,7 +54,11 @@ WITH_BODY = [name for name in MODES if name not in ("none", "streamed")]
 
 
 async def echo(request: Request) -> Response:
-    """Tells what came in; `/fail/<port>` answers 503 on that port, `/gzip` a body that is no business of ours."""
+    """Tells what came in.
+
+    `/fail/<port>` answers 503 on that port, `/gzip` a body that is no business of ours, `/answer` the request's own
+    body in pieces of `every` bytes.
+    """
     try:
         body = await request.body()
     except ClientDisconnect:
@@ -67,6 +71,10 @@ async def echo(request: Request) -> Response:
     if request.url.path == "/stream":
         pieces = int(request.query_params["pieces"])
         return StreamingResponse(_pieces(pieces), media_type="text/event-stream")
+    if request.url.path == "/answer":
+        every = int(request.query_params.get("every", 0)) or len(body)
+        pieces = [body[start : start + every] for start in range(0, len(body), every)]
+        return StreamingResponse(_each(pieces), media_type=request.headers["content-type"])
     told = {
         "port": port,
         "path": request.url.path,
@@ -75,6 +83,12 @@ async def echo(request: Request) -> Response:
         "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in request.headers.raw],
     }
     return Response(json.dumps(told), media_type="application/json")
+
+
+async def _each(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+        await asyncio.sleep(0)
 
 
 async def _pieces(count: int) -> AsyncIterator[bytes]:

@@ -1,6 +1,7 @@
 """Scripts: (time, event in, actions out)."""
 
 from picker.extproc.actions import (
+    Answered,
     Finish,
     FirstByte,
     Ignored,
@@ -211,6 +212,27 @@ CASES: dict[str, Script] = {
         (0.0, RequestHeaders(GET, True, response_mode=BodyMode.STREAMED), [Pick(GET, b"")]),
         (0.1, Picked(TWO), [StartTimer(3600.1), SendHeadersPick(TWO)]),
         (0.3, ResponseBody(b"data: 1", False), [SendResponseBodyContinue()]),
+    ],
+    "the end of a whole response body is told once": [
+        (0.0, RequestHeaders(GET, True, response_mode=FULL), [Pick(GET, b"")]),
+        (0.1, Picked(TWO, "p"), [StartTimer(3600.1), SendHeadersPick(TWO)]),
+        (0.3, ResponseBody(b'{"usage"', False), [SendResponseBodyPiece(b'{"usage"', False)]),
+        (0.4, ResponseBody(b":1}", True), [SendResponseBodyPiece(b":1}", True), Answered("p", b'{"usage":1}')]),
+        (0.5, ResponseTrailers(), [SendResponseTrailersContinue()]),
+        (0.6, Closed(), [StartTimer(None), Release("p")]),
+    ],
+    "the end of a response body that trailers end is told then": [
+        (0.0, RequestHeaders(GET, True, response_mode=BodyMode.STREAMED), [Pick(GET, b"")]),
+        (0.1, Picked(TWO, "p"), [StartTimer(3600.1), SendHeadersPick(TWO)]),
+        (0.3, ResponseBody(b"x" * 9000 + b"y", False), [SendResponseBodyContinue()]),
+        (0.4, ResponseTrailers(), [SendResponseTrailersContinue(), Answered("p", b"x" * 4095 + b"y")]),
+        (0.5, Closed(), [StartTimer(None), Release("p")]),
+    ],
+    "a response that breaks off tells nothing": [
+        (0.0, RequestHeaders(GET, True, response_mode=BodyMode.STREAMED), [Pick(GET, b"")]),
+        (0.1, Picked(TWO, "p"), [StartTimer(3600.1), SendHeadersPick(TWO)]),
+        (0.3, ResponseBody(b"x", False), [SendResponseBodyContinue()]),
+        (0.4, Closed(), [StartTimer(None), Release("p")]),
     ],
     "a stream that begins in the middle is answered where it can be": [
         (0.0, RequestBody(b"{}"), [Ignored(RequestBody, "HEADERS")]),

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from picker.extproc.actions import (
     Action,
+    Answered,
     FirstByte,
     Pick,
     Release,
@@ -94,8 +95,8 @@ class Judge:
                 self.body_out += data
             case Release(placement=placement):
                 self.released.append(placement)
-            case FirstByte(placement=placement) if placement in self.released:
-                raise Broken("first byte after release")
+            case FirstByte(placement=placement) | Answered(placement=placement) if placement in self.released:
+                raise Broken("word of a response after its release")
         if self.picks > 1:
             raise Broken("asked for two picks")
         if self.answers > 1:

@@ -17,7 +17,7 @@ ROOT = Path(picker.__file__).parent
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # A room, or a module of one.    What it may import beside its own room: rooms, or modules of them.
-    "extproc": ("requests.errors", "requests.read", "fleet.endpoints"),
+    "extproc": ("requests.errors", "requests.read", "requests.usage", "fleet.endpoints"),
     "requests": (),
     "prompts": ("requests.model",),
     "scheduling": ("fleet",),

@@ -21,7 +21,7 @@ from picker.prompts.reader import PromptReader
 from picker.scheduling.decide import decide
 from picker.scheduling.request import SchedulingRequest
 from picker.telemetry.metrics import Metrics
-from tests.unit.fleets import fleet
+from tests.unit.fleets import Load, fleet
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -29,6 +29,11 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 @pytest.fixture
 def view() -> View:
     return fleet(1)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
 
 
 @pytest.fixture
@@ -45,8 +50,8 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SchedulingRequest]
 
 
 @pytest_asyncio.fixture
-async def asked(view: View) -> AsyncIterator[Picker]:
-    asked = Picker(Config(), view, PromptReader({}), Metrics(), lambda: False)
+async def asked(view: View, metrics: Metrics) -> AsyncIterator[Picker]:
+    asked = Picker(Config(), view, PromptReader({}), metrics, lambda: False)
     yield asked
     asked.close()
 
@@ -114,3 +119,48 @@ async def test_what_is_placed_counts_as_predicted(view: View, asked: Picker) -> 
     shares = view.reuse.shares([slot], time.monotonic())
     assert shares is not None
     assert shares.predicted == pytest.approx(0.5, abs=0.01)
+
+
+class TestUsage:
+    """What a response tells of itself, where the gateway lets us see it."""
+
+    @pytest.mark.parametrize(
+        ("tail", "result"),
+        [(b'{"usage":{"prompt_tokens":640}}', "read"), (b"data: [DONE]", "missing"), (b'{"usage":[]}', "unreadable")],
+    )
+    async def test_it_is_counted_by_how_it_could_be_read(
+        self, asked: Picker, metrics: Metrics, tail: bytes, result: str
+    ) -> None:
+        answer = await pick(asked, COMPLETIONS, body(prompt="x"))
+        asked.first_byte(answer.placement, 200)
+        asked.answered(answer.placement, tail)
+        counts = {
+            each: metrics.registry.get_sample_value("picker_usage_total", {"result": each})
+            for each in ("read", "missing", "unreadable")
+        }
+        assert counts == {each: float(each == result) for each in counts}
+
+    async def test_errors_are_no_answers(self, asked: Picker, metrics: Metrics) -> None:
+        answer = await pick(asked, COMPLETIONS, body(prompt="x"))
+        asked.first_byte(answer.placement, 503)
+        asked.answered(answer.placement, b'{"usage":[]}')
+        assert metrics.registry.get_sample_value("picker_usage_total", {"result": "unreadable"}) == 0
+
+    @pytest.mark.parametrize("counts_itself", [False, True])
+    async def test_an_engine_without_counters_is_judged_by_it(
+        self, view: View, asked: Picker, metrics: Metrics, counts_itself: bool
+    ) -> None:
+        [slot] = view.slots()
+        view.update_load(slot, Load(1, looked_up_tokens=int(counts_itself)), 0.0)
+        told = b'{"usage":{"prompt_tokens":640,"completion_tokens":9000,"prompt_tokens_details":{"cached_tokens":320}}}'
+        for _ in range(2):
+            answer = await pick(asked, COMPLETIONS, body(prompt=list(range(640))))
+            asked.first_byte(answer.placement, 200)
+            asked.answered(answer.placement, told)
+        by_model = {"model": "llama"}
+        assert metrics.registry.get_sample_value("picker_told_cached_tokens_total", by_model) == 640
+        assert metrics.registry.get_sample_value("picker_told_predicted_tokens_total", by_model) == 640
+        shares = view.reuse.shares([slot], time.monotonic())
+        assert (shares is None) == counts_itself
+        assert shares is None or shares.reused == pytest.approx(0.5, abs=0.01)
+        assert (view.lengths.mean("llama") == PRIOR_TOKENS) == counts_itself
