@@ -265,18 +265,19 @@ class Conversation:
 
     def _on_response_body(self, event: ResponseBody, now: float) -> _Result:
         self._tail = (self._tail + event.data)[-TAIL_BYTES:]
-        actions: list[Action] = []
+        actions: list[Action] = self._answered() if event.end_of_stream else []
         if self._response_mode is not BodyMode.FULL_DUPLEX:
             actions.append(SendResponseBodyContinue())
         else:
             pieces = cut(event.data)
             actions += (SendResponseBodyPiece(data, is_last and event.end_of_stream) for data, is_last in pieces)
-        return [*actions, *(self._answered() if event.end_of_stream else ())], State.RESPONSE
+        return actions, State.RESPONSE
 
     def _on_response_trailers(self, event: ResponseTrailers, now: float) -> _Result:
-        return [SendResponseTrailersContinue(), *self._answered()], State.RESPONSE
+        return [*self._answered(), SendResponseTrailersContinue()], State.RESPONSE
 
     def _answered(self) -> list[Action]:
+        # To be told before the last message goes out: on that Envoy ends the stream, and our side of it is cancelled.
         tail, self._tail = self._tail, b""
         return [Answered(self._placement, tail)] if tail and self._placement is not None else []
 

@@ -217,7 +217,7 @@ CASES: dict[str, Script] = {
         (0.0, RequestHeaders(GET, True, response_mode=FULL), [Pick(GET, b"")]),
         (0.1, Picked(TWO, "p"), [StartTimer(3600.1), SendHeadersPick(TWO)]),
         (0.3, ResponseBody(b'{"usage"', False), [SendResponseBodyPiece(b'{"usage"', False)]),
-        (0.4, ResponseBody(b":1}", True), [SendResponseBodyPiece(b":1}", True), Answered("p", b'{"usage":1}')]),
+        (0.4, ResponseBody(b":1}", True), [Answered("p", b'{"usage":1}'), SendResponseBodyPiece(b":1}", True)]),
         (0.5, ResponseTrailers(), [SendResponseTrailersContinue()]),
         (0.6, Closed(), [StartTimer(None), Release("p")]),
     ],
@@ -225,7 +225,7 @@ CASES: dict[str, Script] = {
         (0.0, RequestHeaders(GET, True, response_mode=BodyMode.STREAMED), [Pick(GET, b"")]),
         (0.1, Picked(TWO, "p"), [StartTimer(3600.1), SendHeadersPick(TWO)]),
         (0.3, ResponseBody(b"x" * 9000 + b"y", False), [SendResponseBodyContinue()]),
-        (0.4, ResponseTrailers(), [SendResponseTrailersContinue(), Answered("p", b"x" * 4095 + b"y")]),
+        (0.4, ResponseTrailers(), [Answered("p", b"x" * 4095 + b"y"), SendResponseTrailersContinue()]),
         (0.5, Closed(), [StartTimer(None), Release("p")]),
     ],
     "a response that breaks off tells nothing": [
