@@ -7,9 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from picker.fleet import reuse
+from picker.fleet.breakers import FAILURES, MOST_PAUSE_S, PAUSE_S
 from picker.scheduling.decide import FALLBACKS
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import expected_delay
+from picker.scheduling.profile import Profile
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -85,6 +87,18 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             raise ValueError("client_ca needs cert and key")
 
 
+class Breaker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker that fails (5xx, or nothing at all) is left out for a while, unless it is the only one.
+
+    failures: in a row that open its breaker.
+    pause_s: until one request may try again; doubled with each further failure, up to most_pause_s.
+    """
+
+    failures: Annotated[int, msgspec.Meta(gt=0)] = FAILURES
+    pause_s: Annotated[float, msgspec.Meta(gt=0)] = PAUSE_S
+    most_pause_s: Annotated[float, msgspec.Meta(gt=0)] = MOST_PAUSE_S
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `picker serve`.
 
@@ -97,6 +111,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fallbacks: endpoints named after the first, for Envoy's retries. 0 for gateways that take only one (ORIGINAL_DST).
     rewrites: from a model's name in a request to the one that workers know, or to several with weights (a canary). Only
     the bytes of the name change in the body.
+    profiles: how to place the requests of a model, a tenant, an objective or a size; the first that matches counts.
+    requirement_headers: from a request header to the label that it is about. A worker must have one of the values in
+    the header. Only headers that the gateway sets or strips: whoever sends one chooses among your workers.
+    failure_domain: the label of a rack, a zone, a node; fallbacks are taken from another one first.
+    breaker: when a worker that fails is left out, and for how long.
     worker_model: assumed speed of a worker; its real one is learnt.
     tokenizers: for each model, the folder that holds its tokenizer.json and chat template. A model without one is
     matched by the prompt's text, against what this picker has placed itself.
@@ -120,6 +139,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     policy: str = expected_delay.NAME
     fallbacks: Annotated[int, msgspec.Meta(ge=0, le=15)] = FALLBACKS
     rewrites: dict[str, str | dict[str, Annotated[float, msgspec.Meta(gt=0)]]] = {}
+    profiles: tuple[Profile, ...] = ()
+    requirement_headers: dict[str, str] = {}
+    failure_domain: str = ""
+    breaker: Breaker = Breaker()
     worker_model: WorkerModel = WorkerModel()
     tokenizers: dict[str, str] = {}
     prediction: Prediction = Prediction()

@@ -23,6 +23,7 @@ from picker.fleet.inflight import Booking
 from picker.fleet.view import View
 from picker.prompts.incremental import BYTES_PER_TOKEN
 from picker.prompts.reader import LOAD_ONLY, PrefixChain, PromptReader
+from picker.requests.headers import required_labels
 from picker.requests.model import InferenceRequest
 from picker.requests.read import BadRequest, read_request
 from picker.requests.rewrite import splice_model
@@ -30,6 +31,7 @@ from picker.requests.usage import Unreadable, read_usage
 from picker.scheduling.decide import decide
 from picker.scheduling.decision import MESSAGE, STATUS, Refused, Routed
 from picker.scheduling.policies import POLICIES
+from picker.scheduling.profile import choose
 from picker.scheduling.request import SchedulingRequest
 from picker.telemetry.metrics import Metrics
 from picker.threads import Threads
@@ -73,6 +75,8 @@ class Picker:
         self._parsers = Threads(1, "parser")
         self._rng = Random()
         self._fallbacks = config.fallbacks
+        self._profiles = config.profiles
+        self._requirement_headers = config.requirement_headers
         self._rewrites = config.rewrites
         self._conformance = config.conformance
         self._attempts = Attempts()
@@ -91,10 +95,18 @@ class Picker:
         finally:
             self._metrics.pick_seconds.observe(time.monotonic() - started)
 
-    def first_byte(self, placement: Placement, status: int) -> None:
-        """A worker has begun to answer. When its first token came does not follow: see `InFlight.book_unseen`."""
-        placement.booking.is_answered = 200 <= status < 300
-        self._metrics.answer_seconds.observe(time.monotonic() - placement.booking.placed_at)
+    def first_byte(self, placement: Placement, status: int, served: str) -> None:
+        """A worker has begun to answer. When its first token came does not follow: see `InFlight.book_unseen`.
+
+        `served` is its endpoint, "" where the proxy does not say; another one than picked was a fallback's.
+        """
+        now, booking = time.monotonic(), placement.booking
+        booking.is_answered = 200 <= status < 300
+        self._metrics.answer_seconds.observe(now - booking.placed_at)
+        if served in ("", placement.endpoint):
+            self._view.breakers.answered(booking.slot, status, now)
+        else:
+            self._view.breakers.failed(booking.slot, now)
 
     def answered(self, placement: Placement, tail: bytes) -> None:
         """A response has passed whole; `tail` is its end."""
@@ -137,7 +149,7 @@ class Picker:
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
         # From here to the end nothing awaits: a decision is booked before the next one looks at the books.
-        answer = self._place(wanted, request, prefix, self._view.lengths.mean(base))
+        answer = self._place(wanted, request, prefix, adapter, self._view.lengths.mean(base))
         return replace(answer, new_body=new_body) if isinstance(answer, Picked) and new_body else answer
 
     def _renamed(self, request: InferenceRequest, body: bytes) -> tuple[InferenceRequest, bytes | None]:
@@ -152,22 +164,30 @@ class Picker:
         return (request, None) if new_body is None else (replace(request, model=target), new_body)
 
     def _place(
-        self, wanted: Pick, request: InferenceRequest, prefix: PrefixChain, mean_output: int
+        self, wanted: Pick, request: InferenceRequest, prefix: PrefixChain, adapter: str, mean_output: int
     ) -> Picked | NotPicked:
+        prompt_tokens = prefix.prompt_tokens or _guessed_tokens(request)
+        terms = request.terms
+        profile = choose(self._profiles, request.model or "", terms.tenant, terms.objective, prompt_tokens)
         scheduling = SchedulingRequest(
             sequence=self._sequence,
             model=request.model,
-            prompt_tokens=prefix.prompt_tokens or _guessed_tokens(request),
+            prompt_tokens=prompt_tokens,
             expected_output_tokens=_expected_output(request, mean_output),
             chain=prefix.blocks,
             block_tokens=prefix.block_tokens,
             exact=prefix.exact,
             subset=wanted.subset,
             avoid=self._attempts.tried(wanted.headers),
+            wanted_output_tokens=request.max_tokens or 0,
+            adapter=adapter,
+            require=required_labels(wanted.headers, self._requirement_headers) if self._requirement_headers else {},
+            profile=profile,
         )
         self._sequence += 1
         now = time.monotonic()
-        decision = decide(scheduling, self._view, self._policy, self._model, now, self._rng, self._fallbacks)
+        policy = POLICIES[profile.policy] if profile.policy else self._policy
+        decision = decide(scheduling, self._view, policy, self._model, now, self._rng, self._fallbacks)
         if isinstance(decision, Refused):
             return self._refuse(STATUS[decision.reason], decision.reason, MESSAGE[decision.reason])
         self._attempts.note(wanted.headers, decision.endpoints[0])
@@ -177,6 +197,9 @@ class Picker:
         booking = self._view.place(
             decision.slots[0], prefix.blocks, prefix.exact, decision.work_s, request.prompt_tokens, now
         )
+        if request.adapter:
+            self._view.use_adapter(decision.slots[0], request.adapter)
+        self._view.breakers.tried(decision.slots[0], now)
         self._view.reuse.placed(decision.slots[0], request.prompt_tokens, decision.hit_tokens, now)
         self._metrics.routed(request.model or "", request.prompt_tokens, decision.hit_tokens, prefix.rung)
         placement = Placement(booking, decision.endpoints[0], request.model or "", decision.hit_tokens)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import grpc
+import msgspec
 import structlog
 
 from picker.config import Config, Limits, Tls, host_and_port
@@ -25,15 +26,17 @@ from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Settings
 from picker.extproc.eds import EndpointDiscovery
 from picker.extproc.service import ExtProcService
+from picker.fleet.breakers import Breakers
 from picker.fleet.feed import Feed
 from picker.fleet.sharing import Sharing
-from picker.fleet.view import View
+from picker.fleet.view import CAPACITY, View
 from picker.picking import Picker
 from picker.prompts.reader import PromptReader
 from picker.prompts.tokenizer import ModelTokenizer
 from picker.redisview.connection import connect
 from picker.redisview.keys import Keys
-from picker.scheduling.policies import POLICIES
+from picker.scheduling.decide import term_names
+from picker.scheduling.policies import POLICIES, Policy
 from picker.telemetry.metrics import Metrics, Readings
 from picker.threads import SWITCH_INTERVAL_S
 from picker.tls import credentials
@@ -53,10 +56,23 @@ class BadSetting(ValueError):
 
 async def serve(config: Config) -> None:
     """Runs a picker until SIGTERM or SIGINT. Raises BadSetting, BadTokenizer, OSError."""
-    if config.policy not in POLICIES:
-        raise BadSetting(f"policy: {config.policy!r} is not a policy; there are {', '.join(sorted(POLICIES))}")
+    _check_policy("policy", config.policy)
+    for profile in config.profiles:
+        setting = f"profiles, {profile.name!r}"
+        policy = _check_policy(f"{setting}, policy", profile.policy or config.policy)
+        if unknown := set(profile.weights) - term_names(policy):
+            raise BadSetting(
+                f"{setting}, weights: {policy.name} has no term {', '.join(sorted(unknown))}; "
+                f"its terms are {', '.join(sorted(term_names(policy)))}"
+            )
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     await Server(config).run()
+
+
+def _check_policy(setting: str, name: str) -> Policy:
+    if name not in POLICIES:
+        raise BadSetting(f"{setting}: {name!r} is not a policy; there are {', '.join(sorted(POLICIES))}")
+    return POLICIES[name]
 
 
 class Server:
@@ -65,7 +81,12 @@ class Server:
     def __init__(self, config: Config):
         """Loads tokenizers. Raises BadTokenizer."""
         self._config = config
-        self._view = View(config.stale_after_s, reuse_window_s=config.prediction.window_s)
+        self._view = View(
+            config.stale_after_s,
+            reuse_window_s=config.prediction.window_s,
+            failure_domain=config.failure_domain,
+            breakers=Breakers(CAPACITY, **msgspec.structs.asdict(config.breaker)),
+        )
         tokenizers = {model: ModelTokenizer.load(Path(folder)) for model, folder in config.tokenizers.items()}
         self._metrics = Metrics()
         self._gauges: Readings = {}

@@ -28,7 +28,7 @@ class Answers(Protocol):
     """Who makes the picks and keeps the books (`picker.picking.Picker`)."""
 
     async def pick(self, wanted: Pick) -> Picked | NotPicked: ...  # noqa: D102
-    def first_byte(self, placement: Any, status: int) -> None: ...  # noqa: D102
+    def first_byte(self, placement: Any, status: int, served: str) -> None: ...  # noqa: D102
     def answered(self, placement: Any, tail: bytes) -> None: ...  # noqa: D102
     def release(self, placement: Any) -> None: ...  # noqa: D102
 
@@ -143,8 +143,8 @@ class _Stream:
         match action:
             case StartTimer(at=at):
                 self._deadline = at
-            case FirstByte(placement=placement, status=status):
-                self._answers.first_byte(placement, status)
+            case FirstByte(placement=placement, status=status, served=served):
+                self._answers.first_byte(placement, status, served)
             case Answered(placement=placement, tail=tail):
                 self._answers.answered(placement, tail)
             case Release(placement=placement):

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from picker.fleet.others import WINDOW_S, Ints, Others, Sums
+from picker.fleet.strangers import Strangers
 
 Floats = npt.NDArray[np.float64]
 CALIBRATION_PRIOR_S = 2.0
@@ -40,8 +41,9 @@ class Booking:
 class Outstanding:
     """What all pickers have placed on each slot and not yet seen end. Arrays have the shape (slots,).
 
-    `progress_at`: when a slot last gave a first token, or the earliest time since which it owes one, whichever is
-    later. `utilisation`: share of its time that the prefill work of the last seconds fills, 0 and up.
+    `requests` includes those of strangers. `progress_at`: when a slot last gave a first token, or the earliest time
+    since which it owes one, whichever is later. `utilisation`: share of its time that the prefill work of the last
+    seconds fills, 0 and up.
     """
 
     requests: Ints
@@ -56,6 +58,7 @@ class InFlight:
 
     def __init__(self, capacity: int):
         self.others = Others(capacity)
+        self.strangers = Strangers(capacity)
         self.version = 0
         """Grows with each change of the sums."""
         self.requests = np.zeros(capacity, np.int64)
@@ -81,6 +84,7 @@ class InFlight:
             if isinstance(array, np.ndarray):
                 setattr(self, name, np.concatenate([array, np.zeros(capacity - len(array), array.dtype)]))
         self.others.grow(capacity)
+        self.strangers.grow(capacity)
         self._learn()
 
     def reset(self, slot: int) -> None:
@@ -89,6 +93,7 @@ class InFlight:
             if isinstance(array, np.ndarray):
                 array[slot] = 0
         self.others.reset(slot)
+        self.strangers.reset(slot)
         self._learn()
 
     def book(self, slot: int, work_s: float, prompt_tokens: int, last_block: int | None, now: float) -> Booking:
@@ -184,21 +189,27 @@ class InFlight:
         """When a slot last gave us a first token, saw a request end without one, or began to owe one."""
         return np.maximum(self._token_at, self._owing_since)
 
+    def reported(self, slot: int, requests: int) -> None:
+        """A worker says how many requests it has, running or waiting."""
+        self.strangers.reported(slot, requests, self.requests.item(slot) + self.others.requests.item(slot))
+
     def utilisation(self, now: float) -> Floats:
         """Share of a slot's time that the prefill work of the last seconds fills, 0 and up. Of our own placing."""
         return self._window_s * np.exp((self._window_at - now) / WINDOW_S) / WINDOW_S
 
     def outstanding(self, now: float) -> Outstanding:
-        """Our own sums and those of the other pickers. The arrays may be the books' own: they are to be read only."""
+        """Our own sums, those of the other pickers, and the requests of strangers.
+
+        The arrays may be the books' own: they are to be read only.
+        """
         others = self.others
+        requests = self.requests + self.strangers.requests if self.strangers.total else self.requests
         if not others.pickers:
-            return Outstanding(
-                self.requests, self.context_tokens, self.prefill_s, self.progress_at, self.utilisation(now)
-            )
+            return Outstanding(requests, self.context_tokens, self.prefill_s, self.progress_at, self.utilisation(now))
         owing_since = np.minimum(np.where(self.prefill_s > 0, self._owing_since, np.inf), others.owing_since)
         token_at = np.maximum(self._token_at, others.token_at)
         return Outstanding(
-            self.requests + others.requests,
+            requests + others.requests,
             self.context_tokens + others.context_tokens,
             self.prefill_s + others.prefill_s,
             np.where(np.isfinite(owing_since), np.maximum(token_at, owing_since), token_at),

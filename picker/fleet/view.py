@@ -7,12 +7,15 @@ new epoch, hence a new slot, and the old one is out of the picks at once; what i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from picker.fleet.adapters import SLOTS as ADAPTER_SLOTS
+from picker.fleet.adapters import LoadedAdapters
+from picker.fleet.breakers import Breakers
 from picker.fleet.endpoints import host_of
 from picker.fleet.fit import Fits
 from picker.fleet.index import PlacedBlocks, PrefixIndex, depths
@@ -25,6 +28,8 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 STALE_AFTER_S = 5.0
+CAPACITY = 64
+"""Slots to begin with; there is no limit."""
 _SWEEP_BLOCKS = 5000
 _MASKS = 1000
 
@@ -50,6 +55,14 @@ class WorkerFacts(Protocol):
     def kv_capacity_tokens(self) -> int: ...  # noqa: D102
     @property
     def context_limit_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def adapter_slots(self) -> int: ...  # noqa: D102
+    @property
+    def labels(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def engine(self) -> str: ...  # noqa: D102
+    @property
+    def version(self) -> str: ...  # noqa: D102
 
 
 class WorkerLoad(Protocol):
@@ -90,14 +103,18 @@ class View:
         stale_after_s: float = STALE_AFTER_S,
         approximate_blocks: int = 8192,
         most_approximate_blocks: int = 65_536,
-        capacity: int = 64,
+        capacity: int = CAPACITY,
         reuse_window_s: float = WINDOW_S,
+        failure_domain: str = "",
+        breakers: Breakers | None = None,
     ):
         self.index = PrefixIndex()
         self.speculative = PlacedBlocks(ttl_s=5.0, blocks_per_slot=4096)
         self.approximate = PlacedBlocks(ttl_s=1800.0, blocks_per_slot=approximate_blocks)
         self._fits = Fits(approximate_blocks, most_approximate_blocks)
+        self.adapters = LoadedAdapters()
         self.inflight = InFlight(capacity)
+        self.breakers = breakers or Breakers(capacity)
         self.lengths = OutputLengths()
         self.reuse = Reuse(reuse_window_s)
         self.routed = RoutedLog()
@@ -109,10 +126,16 @@ class View:
         self.waiting = np.zeros(capacity, np.int64)
         self.waiting_tokens = np.zeros(capacity, np.int64)
         self.kv_used = np.zeros(capacity)
+        self.most_tokens = np.zeros(capacity, np.int64)
+        """Prompt and output together, by context limit and KV capacity."""
+        self.domains = np.zeros(capacity, np.int64)
+        """Numbers that stand for the values of the label `failure_domain`; 0 for workers without it."""
         self.is_live = True
         """Whether loads and events arrive; whoever feeds the view says so."""
         self.version = 0
         """Grows whenever a worker comes, goes or changes its facts."""
+        self._failure_domain = failure_domain
+        self._domain_numbers: dict[str, int] = {}
         self._stale_after_s = stale_after_s
         self._beat = np.zeros(capacity, np.int64)
         self._beat_at = np.zeros(capacity)
@@ -139,6 +162,7 @@ class View:
             self._grow()
         slot = self._free.pop()
         self.inflight.reset(slot)
+        self.breakers.reset(slot)
         self._slots[facts.worker] = slot
         self.known[slot] = True
         self.epochs[slot] = facts.epoch
@@ -154,6 +178,9 @@ class View:
         self._facts[slot] = facts
         self.ready[slot] = facts.state == "ready"
         self.approximate.resize(slot, self._fits.judge(slot, facts.kv_capacity_tokens, None, 0.0))
+        self.most_tokens[slot] = _most_tokens(facts)
+        domain = facts.labels.get(self._failure_domain)
+        self.domains[slot] = self._domain_numbers.setdefault(domain, len(self._domain_numbers) + 1) if domain else 0
         self._changed()
 
     def update_load(self, slot: int, load: WorkerLoad, now: float) -> None:
@@ -164,6 +191,7 @@ class View:
             self._beat[slot] = load.beat
             self._beat_at[slot] = now
             self._learn(slot, load, now)
+            self.inflight.reported(slot, load.running + load.waiting)
         self.running[slot] = load.running
         self.waiting[slot] = load.waiting
         self.waiting_tokens[slot] = load.waiting_tokens
@@ -177,6 +205,7 @@ class View:
         self.index.trust(slot, False)
         self.speculative.clear(slot)
         self.approximate.clear(slot)
+        self.adapters.clear(slot)
         self.reuse.forget(slot)
         self._fits.forget(slot)
         self._counters.pop(slot, None)
@@ -260,6 +289,16 @@ class View:
         """Slots whose endpoint, or whose address at any port, is in this set of canonical spellings."""
         return self._mask("subset", subset, lambda facts: facts.endpoint in subset or host_of(facts.endpoint) in subset)
 
+    def labelled(self, label: str, values: frozenset[str]) -> Bools:
+        """Slots whose worker has one of these values of a label; `engine`, `version`, `endpoint` count as labels."""
+        return self._mask(f"label {label}", values, lambda facts: _label(facts, label) in values)
+
+    def with_adapter(self, adapter: str) -> Bools:
+        """Slots on which this adapter was used so lately that it is still loaded."""
+        mask = np.zeros(len(self.known), bool)
+        mask[_slots_in(self.adapters.owners(adapter), len(mask))] = True
+        return mask
+
     def base_and_adapter(self, model: str) -> tuple[str, str]:
         """The names under which a worker caches prompts for what a client calls `model`: its model, and adapter or "".
 
@@ -327,6 +366,10 @@ class View:
         if facts.models:
             self.lengths.note(facts.models[0], generated, finished)
 
+    def use_adapter(self, slot: int, adapter: str) -> None:
+        """A request for this adapter goes to this slot."""
+        self.adapters.use(slot, adapter, self._facts[slot].adapter_slots or ADAPTER_SLOTS)
+
     def _changed(self) -> None:
         self.version += 1
         self._fresh = None
@@ -354,6 +397,7 @@ class View:
             if isinstance(array, np.ndarray):
                 setattr(self, name, np.concatenate([array, np.zeros(old, array.dtype)]))
         self.inflight.grow(2 * old)
+        self.breakers.grow(2 * old)
         self._free = list(range(2 * old - 1, old - 1, -1))
         self._masks.clear()
 
@@ -364,6 +408,20 @@ _Counters = tuple[int, int, int, int]
 
 class _Predicate(Protocol):
     def __call__(self, facts: WorkerFacts, /) -> bool: ...
+
+
+_UNBOUNDED = 2**62
+
+
+def _most_tokens(facts: WorkerFacts) -> int:
+    """Where a worker has not said it, there is no limit to go by."""
+    return min(limit or _UNBOUNDED for limit in (facts.context_limit_tokens, facts.kv_capacity_tokens))
+
+
+def _label(facts: WorkerFacts, label: str) -> str | None:
+    if label in ("engine", "version", "endpoint"):
+        return str(getattr(facts, label))
+    return facts.labels.get(label)
 
 
 def _slots_in(mask: int, capacity: int) -> Ints:

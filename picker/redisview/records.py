@@ -51,6 +51,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     adapters: tuple[str, ...] = ()
     kv_capacity_tokens: int = 0
     context_limit_tokens: int = 0
+    adapter_slots: int = 0
     publishes_kv: bool = True
     labels: dict[str, str] = {}
 

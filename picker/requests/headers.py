@@ -46,6 +46,18 @@ def paths(headers: Mapping[str, str]) -> list[str]:
     return [path for name in _PATHS if (path := headers.get(name))]
 
 
+def required_labels(headers: Mapping[str, str], label_of: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """What these headers require of a worker: `label_of` gives the label that each one is about.
+
+    A header holds the values that will do, separated by commas. One without any requires nothing.
+    """
+    required = {}
+    for name, label in label_of.items():
+        if values := tuple(filter(None, map(str.strip, headers.get(name, "")[:MOST_NAME_CHARS].split(",")))):
+            required[label] = values
+    return required
+
+
 def _name(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
     for name in names:
         if found := headers.get(name):

@@ -6,17 +6,19 @@ the same arguments give the same decision.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from picker.fleet.inflight import Floats
-from picker.fleet.view import View
+from picker.fleet.view import Ints, View
 from picker.scheduling.decision import Decision, Refused, Routed
 from picker.scheduling.eligibility import eligible
 from picker.scheduling.model import WorkerModel
-from picker.scheduling.policies import Policy
+from picker.scheduling.policies import Policy, Terms
 from picker.scheduling.policies.situation import Situation
+from picker.scheduling.profile import Profile
 from picker.scheduling.request import SchedulingRequest
 
 if TYPE_CHECKING:
@@ -39,15 +41,15 @@ def decide(
 
     `fallbacks` is how many endpoints to name after the first.
     """
-    candidates = eligible(request, view)
+    candidates = eligible(request, view, now)
     if isinstance(candidates, Refused):
         return candidates
     hits = view.hit_blocks(request.chain) * request.block_tokens
     work = model.prefill_s(request.prompt_tokens, hits)
     situation = Situation(request, view, candidates, hits, work, model, now, view.inflight.outstanding(now))
-    terms = policy.terms(situation)
+    terms = _weighted(policy.terms(situation), request.profile.weights)
     cost = np.where(candidates, sum(terms.values()), np.inf)
-    order = _cheapest(cost, min(1 + fallbacks, int(np.count_nonzero(candidates))), rng)
+    order = _in_order(cost, view.domains, min(1 + fallbacks, int(np.count_nonzero(candidates))), rng)
     winner = order[0]
     return Routed(
         slots=order,
@@ -59,8 +61,35 @@ def decide(
     )
 
 
+def term_names(policy: Policy) -> frozenset[str]:
+    """The names of all terms that a policy's cost may have, which are those that weights go by."""
+    request = SchedulingRequest(0, adapter="any", profile=Profile(prefer={"any": ()}, idle_s=1.0))
+    view, model = View(capacity=1), WorkerModel()
+    nothing = np.zeros(1, np.int64)
+    outstanding = view.inflight.outstanding(0.0)
+    situation = Situation(request, view, view.known, nothing, nothing.astype(float), model, 0.0, outstanding)
+    return frozenset(policy.terms(situation))
+
+
+def _weighted(terms: Terms, weights: Mapping[str, float]) -> Terms:
+    return {name: weights.get(name, 1.0) * values for name, values in terms.items()} if weights else terms
+
+
+def _in_order(cost: Floats, domains: Ints, count: int, rng: Random) -> tuple[int, ...]:
+    """The cheapest slot, then the fallbacks: those of other failure domains first, the cheaper ones first."""
+    order = _cheapest(cost, count, rng)
+    winner = order[0]
+    if count == 1 or not domains[winner] or all(domains[slot] != domains[winner] for slot in order[1:]):
+        return order
+    elsewhere = np.where(domains == domains[winner], np.inf, cost)
+    others = _cheapest(elsewhere, min(count - 1, int(np.count_nonzero(np.isfinite(elsewhere)))), rng)
+    return tuple(dict.fromkeys((winner, *others, *order[1:])))[:count]
+
+
 def _cheapest(cost: Floats, count: int, rng: Random) -> tuple[int, ...]:
     """The slots of least cost, cheapest first, equals in random order: else the first worker gets every cold start."""
+    if count == 0:
+        return ()
     first = np.flatnonzero(cost == cost.min())
     if len(first) >= count:  # an idle fleet: nobody is cheaper
         return tuple(first.item(index) for index in rng.sample(range(len(first)), count))

@@ -17,6 +17,9 @@ class Reason(enum.StrEnum):
     UNKNOWN_MODEL = "unknown-model"
     NOT_READY = "no-worker-ready"
     SUBSET = "subset-has-no-worker"
+    REQUIREMENTS = "no-worker-meets-requirements"
+    TOO_LONG = "prompt-exceeds-context"
+    FULL = "all-workers-full"
 
 
 STATUS: Mapping[Reason, int] = {
@@ -24,14 +27,20 @@ STATUS: Mapping[Reason, int] = {
     Reason.UNKNOWN_MODEL: 404,
     Reason.NOT_READY: 503,
     Reason.SUBSET: 503,
+    Reason.REQUIREMENTS: 503,
+    Reason.TOO_LONG: 400,
+    Reason.FULL: 429,
 }
-"""The HTTP status that tells a client what to do: 404 is its fault, 503 is ours and may pass."""
+"""The HTTP status that tells a client what to do: 400 and 404 are its fault, 429 and 503 pass."""
 
 MESSAGE: Mapping[Reason, str] = {
     Reason.NO_WORKERS: "No worker is known to the endpoint picker.",
     Reason.UNKNOWN_MODEL: "The requested model does not exist.",
     Reason.NOT_READY: "No worker is ready to serve this model at the moment. Please try again later.",
     Reason.SUBSET: "None of the endpoints that the gateway allows can serve this request.",
+    Reason.REQUIREMENTS: "No worker has the labels that this request requires.",
+    Reason.TOO_LONG: "The prompt is longer than the context of every worker that serves this model.",
+    Reason.FULL: "All workers that may serve this request have reached their limits. Please try again later.",
 }
 
 

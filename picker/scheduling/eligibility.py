@@ -1,70 +1,142 @@
-"""Who may serve a request at all. Each rule names itself when it rules a worker out."""
+"""Who may serve a request at all. Each rule names itself when it rules a worker out.
+
+Rules come in two kinds. What a worker cannot or may not do rules it out, whatever follows from it. What it had better
+not do (a request has just failed there, its breaker is open, the whole answer may not fit) rules it out only where
+others are left.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from picker.fleet.view import Bools, View
 from picker.scheduling.decision import Reason, Refused
+from picker.scheduling.profile import labels_of
 from picker.scheduling.request import SchedulingRequest
 
-Rule = Callable[[SchedulingRequest, View], Bools | None]
-"""The slots that pass, or None where the rule does not apply."""
+Rule = Callable[[SchedulingRequest, View, float], Bools | None]
+"""The slots that pass at a time, or None where the rule does not apply."""
 
 
-def _serves_model(request: SchedulingRequest, view: View) -> Bools | None:
+def _serves_model(request: SchedulingRequest, view: View, now: float) -> Bools | None:
     return None if request.model is None else view.serving(request.model)
 
 
-def _is_ready(request: SchedulingRequest, view: View) -> Bools:
+def _meets_requirements(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    labels = (*labels_of(request.profile.require), *labels_of(request.require))
+    return _all([view.labelled(label, values) for label, values in labels])
+
+
+def _fits_prompt(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    # An estimate is no reason to refuse: the engine counts better.
+    return view.most_tokens > request.prompt_tokens if request.exact and request.prompt_tokens else None
+
+
+def _is_ready(request: SchedulingRequest, view: View, now: float) -> Bools:
     return view.ready
 
 
-def _is_fresh(request: SchedulingRequest, view: View) -> Bools:
+def _is_fresh(request: SchedulingRequest, view: View, now: float) -> Bools:
     return view.fresh()
 
 
-def _in_subset(request: SchedulingRequest, view: View) -> Bools | None:
+def _in_subset(request: SchedulingRequest, view: View, now: float) -> Bools | None:
     return None if request.subset is None else view.within(request.subset)
 
 
+def _has_room(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    limits = request.profile.limits
+    if not limits.any:
+        return None
+    books = view.inflight.outstanding(now)
+    found = (books.requests, books.context_tokens, view.waiting, view.kv_used)
+    wanted = (limits.running, limits.tokens, limits.waiting, limits.kv_used)
+    return _all([value < limit for value, limit in zip(found, wanted, strict=True) if limit is not None])
+
+
+def _all(masks: list[Bools]) -> Bools | None:
+    return np.logical_and.reduce(masks) if masks else None
+
+
 RULES: tuple[tuple[Reason, str, Rule], ...] = (
-    # The model comes first: "there is no such model" must not depend on who happens to be ready.
+    # What cannot change comes first: "there is no such model" must not depend on who happens to be ready.
     (Reason.UNKNOWN_MODEL, "model", _serves_model),
+    (Reason.REQUIREMENTS, "requirements", _meets_requirements),
+    (Reason.TOO_LONG, "context", _fits_prompt),
     (Reason.NOT_READY, "state", _is_ready),
     (Reason.NOT_READY, "stale", _is_fresh),
     (Reason.SUBSET, "subset", _in_subset),
+    (Reason.FULL, "limits", _has_room),
 )
 """In this order. The reason is the refusal's where this rule is the one that leaves nobody."""
 
 
-def eligible(request: SchedulingRequest, view: View) -> Bools | Refused:
+def _has_not_failed(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    return ~view.within(request.avoid) if request.avoid else None
+
+
+def _passes_breaker(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    return view.breakers.passing(now)
+
+
+def _fits_answer(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    if not request.wanted_output_tokens:
+        return None
+    return view.most_tokens >= request.prompt_tokens + request.wanted_output_tokens
+
+
+PREFERENCES: tuple[tuple[str, Rule], ...] = (
+    ("failed-before", _has_not_failed),
+    ("breaker", _passes_breaker),
+    ("answer", _fits_answer),
+)
+"""In this order; one that would leave nobody is passed over."""
+
+
+def eligible(request: SchedulingRequest, view: View, now: float) -> Bools | Refused:
     """The slots that may serve this request, shape (slots,), or why there is none."""
     left = view.known
     for _, _, rule in RULES:
-        passed = rule(request, view)
+        passed = rule(request, view, now)
         if passed is not None:
             left = left & passed
     if not left.any():
-        return _refusal(request, view)
-    if not request.avoid:
-        return left
-    others = left & ~view.within(request.avoid)
-    return others if others.any() else left
+        return _refusal(request, view, now)
+    for _, rule in PREFERENCES:
+        passed = rule(request, view, now)
+        if passed is not None and (rest := left & passed).any():
+            left = rest
+    return left
 
 
-def _refusal(request: SchedulingRequest, view: View) -> Refused:
+def exclusions(request: SchedulingRequest, view: View, now: float) -> Iterator[tuple[str, Bools]]:
+    """Each rule that rules anybody out, by name, and the slots, shape (slots,), that it is the first to rule out."""
+    left = view.known
+    for _, name, rule in RULES:
+        passed = rule(request, view, now)
+        if passed is not None and (out := left & ~passed).any():
+            yield name, out
+            left = left & passed
+    for name, rule in PREFERENCES:
+        passed = rule(request, view, now)
+        if passed is not None and (left & passed).any() and (out := left & ~passed).any():
+            yield name, out
+            left = left & passed
+
+
+def _refusal(request: SchedulingRequest, view: View, now: float) -> Refused:
     """The rule that left nobody, and how many workers each one ruled out up to there."""
     left = view.known
     excluded: dict[str, int] = {}
     for reason, name, rule in RULES:
-        passed = rule(request, view)
+        passed = rule(request, view, now)
         if passed is None or not left.any():
             continue
-        before, left = left, left & passed
-        excluded[name] = int(np.count_nonzero(before & ~passed))
+        if out := int(np.count_nonzero(left & ~passed)):
+            excluded[name] = out
+            left = left & passed
         if not left.any():
             return Refused(_in_time(reason, view), excluded)
     return Refused(Reason.NO_WORKERS)

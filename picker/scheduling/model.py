@@ -27,6 +27,7 @@ class WorkerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     decode_s_per_request: float = 20e-6
     decode_s_per_context_token: float = 6.5e-8
     batch_tokens: int = 8192
+    adapter_load_s: float = 0.5
 
     def prefill_s(self, prompt_tokens: int, hit_tokens: Ints) -> Floats:
         """Seconds of prefill for a prompt of which so much is cached; same shape as `hit_tokens`."""

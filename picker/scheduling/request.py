@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from picker.scheduling.profile import DEFAULT, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,10 @@ class SchedulingRequest:
     engines announce them, and not of text. `subset` is the proxy's own restriction to endpoints; None is none.
     `avoid` holds endpoints that have failed this request; they are taken only where there are no others.
     `sequence` numbers the requests of this process, from 0.
+
+    `wanted_output_tokens` is what the client has asked for at most, 0 where it did not say; `expected_output_tokens` is
+    what will come of it. `adapter` is the LoRA adapter among `model`'s names, if it is one. `require` holds labels that
+    a worker must have for this request, besides those of its profile.
     """
 
     sequence: int
@@ -26,3 +32,7 @@ class SchedulingRequest:
     exact: bool = True
     subset: frozenset[str] | None = None
     avoid: frozenset[str] = frozenset()
+    wanted_output_tokens: int = 0
+    adapter: str = ""
+    require: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    profile: Profile = DEFAULT

@@ -43,7 +43,7 @@ class ScriptedPicker:
         self.placed += 1
         return Picked(self.endpoints, self.placed)
 
-    def first_byte(self, placement: Any, status: int) -> None:
+    def first_byte(self, placement: Any, status: int, served: str) -> None:
         pass
 
     def answered(self, placement: Any, tail: bytes) -> None:

@@ -1,7 +1,7 @@
 """Small fleets for the tests of the core."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from picker.fleet.view import View
 
@@ -19,6 +19,10 @@ class Worker:
     publishes_kv: bool = True
     kv_capacity_tokens: int = 400_000
     context_limit_tokens: int = 131_072
+    adapter_slots: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    engine: str = "vllm"
+    version: str = "0.32.0"
 
 
 @dataclass(frozen=True)

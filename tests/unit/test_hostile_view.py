@@ -34,8 +34,8 @@ def test_an_address_with_a_scope_is_no_endpoint(text: str) -> None:
 def test_a_model_is_unknown_only_once_all_workers_have_said_what_they_serve() -> None:
     view = View()
     slot = view.admit(Worker("w", models=(), state="loading"), now=0.0)
-    refused = eligible(SchedulingRequest(0, "llama"), view)
+    refused = eligible(SchedulingRequest(0, "llama"), view, 0.0)
     assert isinstance(refused, Refused) and refused.reason is Reason.NOT_READY
     view.update_facts(slot, Worker("w", models=("other",)))
-    refused = eligible(SchedulingRequest(0, "llama"), view)
+    refused = eligible(SchedulingRequest(0, "llama"), view, 0.0)
     assert isinstance(refused, Refused) and refused.reason is Reason.UNKNOWN_MODEL

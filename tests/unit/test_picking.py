@@ -132,7 +132,7 @@ class TestUsage:
         self, asked: Picker, metrics: Metrics, tail: bytes, result: str
     ) -> None:
         answer = await pick(asked, COMPLETIONS, body(prompt="x"))
-        asked.first_byte(answer.placement, 200)
+        asked.first_byte(answer.placement, 200, "")
         asked.answered(answer.placement, tail)
         counts = {
             each: metrics.registry.get_sample_value("picker_usage_total", {"result": each})
@@ -142,7 +142,7 @@ class TestUsage:
 
     async def test_errors_are_no_answers(self, asked: Picker, metrics: Metrics) -> None:
         answer = await pick(asked, COMPLETIONS, body(prompt="x"))
-        asked.first_byte(answer.placement, 503)
+        asked.first_byte(answer.placement, 503, "")
         asked.answered(answer.placement, b'{"usage":[]}')
         assert metrics.registry.get_sample_value("picker_usage_total", {"result": "unreadable"}) == 0
 
@@ -155,7 +155,7 @@ class TestUsage:
         told = b'{"usage":{"prompt_tokens":640,"completion_tokens":9000,"prompt_tokens_details":{"cached_tokens":320}}}'
         for _ in range(2):
             answer = await pick(asked, COMPLETIONS, body(prompt=list(range(640))))
-            asked.first_byte(answer.placement, 200)
+            asked.first_byte(answer.placement, 200, "")
             asked.answered(answer.placement, told)
         by_model = {"model": "llama"}
         assert metrics.registry.get_sample_value("picker_told_cached_tokens_total", by_model) == 640

@@ -6,6 +6,12 @@
     harm    ALPHA * requests there * (work + BETA * output * decode cost of one more request): what they lose by us
     decode  BETA * our own output at the worker's decode step, stretched by how busy prefill keeps it
 
+Where they apply, three more:
+
+    adapter loading the request's LoRA adapter, where it is not on the worker
+    pool    what its profile charges for workers outside the pool that it prefers
+    idle    what its profile charges for waking an idle worker
+
 `work + wait` alone is Mooncake's policy and `harm` alone resembles LMetric's product; in simulation on public traces
 neither holds as high a rate as the sum. All of it comes from the books of this picker and the others: published queue
 lengths lag, and a lagging signal in an argmin makes every request run to the same worker.
@@ -18,7 +24,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from picker.fleet.inflight import Floats
+from picker.fleet.view import Ints
 from picker.scheduling.policies.situation import Situation
+from picker.scheduling.profile import labels_of
 
 NAME = "expected-delay"
 ALPHA = 0.1
@@ -49,7 +57,22 @@ def terms(situation: Situation) -> Mapping[str, Floats]:
         "cache": KAPPA * work,
         "harm": ALPHA * books.requests * (work + BETA * output * one_more),
         "decode": BETA * output * step / stretch,
+        **_placement(situation, books.requests),
     }
+
+
+def _placement(situation: Situation, requests: Ints) -> dict[str, Floats]:
+    """What it costs to be on the wrong worker, for whatever reason but its load."""
+    request, view, profile = situation.request, situation.view, situation.request.profile
+    extra: dict[str, Floats] = {}
+    if request.adapter:
+        extra["adapter"] = np.where(view.with_adapter(request.adapter), 0.0, situation.model.adapter_load_s)
+    if profile.prefer:
+        masks = [view.labelled(label, values) for label, values in labels_of(profile.prefer)]
+        extra["pool"] = np.where(np.logical_and.reduce(masks), 0.0, profile.prefer_s)
+    if profile.idle_s:
+        extra["idle"] = np.where(requests == 0, profile.idle_s, 0.0)
+    return extra
 
 
 def _wait(situation: Situation, speed: Floats) -> Floats:

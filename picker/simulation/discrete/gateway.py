@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
@@ -37,6 +37,10 @@ class Facts:
     models: Sequence[str] = (MODEL,)
     publishes_kv: bool = True
     context_limit_tokens: int = 1 << 20
+    adapter_slots: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    engine: str = "simulated"
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
