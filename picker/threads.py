@@ -32,6 +32,8 @@ class Threads:
         """What `work` returns or raises. Raises TimeoutError at once where no thread will be free in sight."""
         if self._given_up >= self._count:
             raise TimeoutError
+        # Whoever has run us on the spot so far makes a task of the rest here (`extproc/eager.py`).
+        await asyncio.sleep(0)
         job = self._pool.submit(work)
         try:
             async with asyncio.timeout(patience_s):

@@ -224,7 +224,7 @@ CASES: dict[str, list[Case]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared() -> AsyncIterator[RealEnvoy]:
-    async with real_envoy() as envoy:
+    async with real_envoy("http2") as envoy:
         yield envoy
 
 

@@ -14,15 +14,16 @@ import pytest_asyncio
 
 from picker.extproc.conversation import Settings
 from picker.extproc.events import NotPicked, Picked
+from tests.integration.ext_proc import TRANSPORTS
 from tests.integration.real_envoy import MODES, WITH_BODY, RealEnvoy, real_envoy, tell
 
 pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="module")]
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello \U0001f600"}]}).encode()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[RealEnvoy]:
-    async with real_envoy(Settings(body_timeout_s=1.0)) as envoy:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=TRANSPORTS)
+async def shared(request: pytest.FixtureRequest) -> AsyncIterator[RealEnvoy]:
+    async with real_envoy(request.param, Settings(body_timeout_s=1.0)) as envoy:
         yield envoy
 
 

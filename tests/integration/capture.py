@@ -49,7 +49,7 @@ SCENARIOS: dict[str, Scenario] = {
 async def capture() -> dict[str, list[list[str]]]:
     """All scenarios in all modes."""
     captured = {}
-    async with real_envoy() as envoy:
+    async with real_envoy("grpcio") as envoy:
         for mode, url in envoy.urls.items():
             for name, scenario in SCENARIOS.items():
                 if name == "large" and mode != "full-duplex":

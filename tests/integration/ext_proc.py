@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,19 @@ import grpc
 from envoy.extensions.filters.http.ext_proc.v3 import processing_mode_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
+from picker.config import Tls
 from picker.extproc.actions import Pick
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Settings
 from picker.extproc.events import NotPicked, Picked
-from picker.extproc.service import SERVICE, ExtProcService
+from picker.extproc.service import METHOD, ExtProcService
+from picker.tls import credentials
+from picker.transport.errors import Reason
+from picker.transport.limits import Limits
+from picker.transport.server import Http2Server
 
+TRANSPORTS = ("grpcio", "http2")
+"""Every test of the protocol runs on both."""
 MODES = processing_mode_pb2.ProcessingMode
 ENDPOINTS = ("10.0.0.1:8000", "10.0.0.2:8000")
 
@@ -70,32 +77,58 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def served(picker: ScriptedPicker | None = None, settings: Settings | None = None) -> AsyncIterator[Served]:
+async def served(
+    transport: str, picker: ScriptedPicker | None = None, settings: Settings | None = None
+) -> AsyncIterator[Served]:
     """A server on a free port; it is empty again on exit, or the test fails."""
     picker, budget = picker or ScriptedPicker(), ByteBudget(1 << 20)
     service = ExtProcService(picker, picker, settings or Settings(), budget)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers([service.handler()])
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield Served(f"127.0.0.1:{port}", picker, service, budget)
+    async with listening(transport, service, budget) as address:
+        yield Served(address, picker, service, budget)
         async with asyncio.timeout(10):
             while service.streams:
                 await asyncio.sleep(0.01)
         assert budget.taken == 0
         assert sorted(picker.released) == list(range(1, picker.placed + 1))
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    transport: str,
+    service: ExtProcService,
+    budget: ByteBudget,
+    more: Sequence[grpc.GenericRpcHandler[Any, Any]] = (),
+    tls: Tls | None = None,
+) -> AsyncIterator[str]:
+    """The service, and more services, on a free port. A peer that does what has a limit fails the test."""
+    if transport == "grpcio":
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        server.add_generic_rpc_handlers([service.handler(), *more])
+        here = "127.0.0.1:0"
+        port = server.add_secure_port(here, credentials(tls)) if tls else server.add_insecure_port(here)
+        await server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            await server.stop(0)
+        return
+    misdeeds: list[Reason] = []
+    own = Http2Server(Limits(), budget, misdeeds.append)
+    own.add_method(METHOD, service.open)
+    own.add_generic_rpc_handlers(more)
+    port = await own.start("127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{port}"
     finally:
-        await server.stop(0)
+        await own.stop(0)
+    assert misdeeds == []
 
 
 Stream = grpc.aio.StreamStreamCall[pb.ProcessingRequest, pb.ProcessingResponse]
 
 
 def open_stream(channel: grpc.aio.Channel) -> Stream:
-    method = channel.stream_stream(
-        f"/{SERVICE}/Process", pb.ProcessingRequest.SerializeToString, pb.ProcessingResponse.FromString
-    )
+    method = channel.stream_stream(METHOD, pb.ProcessingRequest.SerializeToString, pb.ProcessingResponse.FromString)
     return method()
 
 

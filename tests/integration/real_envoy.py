@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
 import uvicorn
 from starlette.applications import Starlette
@@ -30,8 +29,8 @@ from picker.extproc.eds import EndpointDiscovery
 from picker.extproc.service import ExtProcService
 from picker.simulation.process import Process, free_ports
 from picker.simulation.stack import ENVOY_FLAGS, envoy_binary
-from picker.tls import credentials
-from tests.integration.ext_proc import ScriptedPicker
+from picker.transport.calls import Call, Handler
+from tests.integration.ext_proc import ScriptedPicker, listening
 
 _RESPONSE = {"response_header_mode": "SEND", "response_trailer_mode": "SEND"}
 _FULL = {"request_trailer_mode": "SEND", **_RESPONSE}
@@ -142,6 +141,32 @@ class _Recording(ExtProcService):
         self.recording.append([])
         await super()._process(requests, _Tee(context, self.recording[-1]))
 
+    def open(self, call: Call) -> Handler:
+        self.recording.append([])
+        return _HandlerTee(super().open(_CallTee(call, self.recording[-1])), self.recording[-1])
+
+
+class _CallTee:
+    def __init__(self, call: Call, recording: list[tuple[str, bytes]]):
+        self._call = call
+        self._recording = recording
+        self.finish, self.hold, self.resume = call.finish, call.hold, call.resume
+
+    def send(self, message: bytes) -> None:
+        self._recording.append(("out", message))
+        self._call.send(message)
+
+
+class _HandlerTee:
+    def __init__(self, handler: Handler, recording: list[tuple[str, bytes]]):
+        self._handler = handler
+        self._recording = recording
+        self.half_closed, self.ended = handler.half_closed, handler.ended
+
+    def message(self, data: bytes) -> None:
+        self._recording.append(("in", data))
+        self._handler.message(data)
+
 
 class _Tee:
     def __init__(self, context: Any, recording: list[tuple[str, bytes]]):
@@ -161,16 +186,20 @@ class _Tee:
 
 
 @contextlib.asynccontextmanager
-async def real_envoy(settings: Settings | None = None, tls: Tls | None = None) -> AsyncIterator[RealEnvoy]:
+async def real_envoy(
+    transport: str, settings: Settings | None = None, tls: Tls | None = None
+) -> AsyncIterator[RealEnvoy]:
     """Envoy, two upstreams and the service; `urls` has one for each mode. `tls`: between Envoy and the service."""
     async with contextlib.AsyncExitStack() as stack:
         upstreams = [await stack.enter_async_context(_upstream()) for _ in range(2)]
         endpoints = tuple(f"127.0.0.1:{port}" for port in upstreams)
         picker = ScriptedPicker()
         picker.endpoints = endpoints
-        service = _Recording(picker, picker, settings or Settings(), ByteBudget(1 << 30))
+        budget = ByteBudget(1 << 30)
+        service = _Recording(picker, picker, settings or Settings(), budget)
         outcomes: list[Outcome] = []
-        address = await stack.enter_async_context(_serving(service, endpoints, outcomes, tls))
+        more = (EndpointDiscovery(lambda: endpoints).handler(), AccessLog(outcomes.append).handler())
+        address = await stack.enter_async_context(listening(transport, service, budget, more, tls))
         urls = await stack.enter_async_context(_envoy(address, tls is not None))
         yield RealEnvoy(urls, upstreams, picker, service, service.recording, outcomes)
 
@@ -190,22 +219,6 @@ async def _upstream() -> AsyncIterator[int]:
     finally:
         server.should_exit = True
         await task
-
-
-@contextlib.asynccontextmanager
-async def _serving(
-    service: ExtProcService, endpoints: tuple[str, ...], outcomes: list[Outcome], tls: Tls | None
-) -> AsyncIterator[str]:
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-    discovery, logs = EndpointDiscovery(lambda: endpoints), AccessLog(outcomes.append)
-    server.add_generic_rpc_handlers([service.handler(), discovery.handler(), logs.handler()])
-    here = "127.0.0.1:0"
-    port = server.add_secure_port(here, credentials(tls)) if tls else server.add_insecure_port(here)
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
 
 
 @contextlib.asynccontextmanager

@@ -10,12 +10,23 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from picker.extproc.conversation import Settings
 from picker.extproc.events import NotPicked
-from picker.extproc.service import SERVICE
-from tests.integration.ext_proc import MODES, ScriptedPicker, body, headers, open_stream, response_headers, served
+from picker.extproc.service import METHOD
+from tests.integration.ext_proc import (
+    MODES,
+    TRANSPORTS,
+    ScriptedPicker,
+    body,
+    headers,
+    open_stream,
+    response_headers,
+    served,
+)
+
+pytestmark = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
-async def test_a_request_is_picked_and_released_at_half_close() -> None:
-    async with served() as server, server.client() as channel:
+async def test_a_request_is_picked_and_released_at_half_close(transport: str) -> None:
+    async with served(transport) as server, server.client() as channel:
         stream = open_stream(channel)
         await stream.write(headers())
         await stream.write(body(b"{}"))
@@ -30,9 +41,9 @@ async def test_a_request_is_picked_and_released_at_half_close() -> None:
         assert await stream.code() == grpc.StatusCode.OK
 
 
-async def test_a_reset_releases_wherever_it_comes() -> None:
+async def test_a_reset_releases_wherever_it_comes(transport: str) -> None:
     for messages in ([], [headers()], [headers(), body(b"{", False)], [headers(), body(b"{}")]):
-        async with served() as server, server.client() as channel:
+        async with served(transport) as server, server.client() as channel:
             stream = open_stream(channel)
             for message in messages:
                 await stream.write(message)
@@ -40,8 +51,8 @@ async def test_a_reset_releases_wherever_it_comes() -> None:
             stream.cancel()
 
 
-async def test_a_lost_connection_releases() -> None:
-    async with served() as server:
+async def test_a_lost_connection_releases(transport: str) -> None:
+    async with served(transport) as server:
         channel = server.client()
         stream = open_stream(channel)
         await stream.write(headers())
@@ -50,8 +61,8 @@ async def test_a_lost_connection_releases() -> None:
         await channel.close()
 
 
-async def test_a_client_that_leaves_while_its_pick_is_made_is_forgotten() -> None:
-    async with served(ScriptedPicker(delay_s=0.2)) as server, server.client() as channel:
+async def test_a_client_that_leaves_while_its_pick_is_made_is_forgotten(transport: str) -> None:
+    async with served(transport, ScriptedPicker(delay_s=0.2)) as server, server.client() as channel:
         stream = open_stream(channel)
         await stream.write(headers(end=True))
         while not server.picker.picks:
@@ -59,9 +70,9 @@ async def test_a_client_that_leaves_while_its_pick_is_made_is_forgotten() -> Non
         stream.cancel()
 
 
-async def test_a_body_that_does_not_come_is_refused_in_every_mode_that_has_one() -> None:
+async def test_a_body_that_does_not_come_is_refused_in_every_mode_that_has_one(transport: str) -> None:
     for mode in (MODES.FULL_DUPLEX_STREAMED, MODES.BUFFERED, MODES.BUFFERED_PARTIAL):
-        async with served(settings=Settings(body_timeout_s=0.1)) as server, server.client() as channel:
+        async with served(transport, settings=Settings(body_timeout_s=0.1)) as server, server.client() as channel:
             stream = open_stream(channel)
             await stream.write(headers(mode))
             if mode == MODES.FULL_DUPLEX_STREAMED:
@@ -71,8 +82,8 @@ async def test_a_body_that_does_not_come_is_refused_in_every_mode_that_has_one()
             assert await stream.code() == grpc.StatusCode.OK
 
 
-async def test_an_exchange_that_does_not_end_is_given_up() -> None:
-    async with served(settings=Settings(exchange_timeout_s=0.1)) as server, server.client() as channel:
+async def test_an_exchange_that_does_not_end_is_given_up(transport: str) -> None:
+    async with served(transport, settings=Settings(exchange_timeout_s=0.1)) as server, server.client() as channel:
         stream = open_stream(channel)
         await stream.write(headers(end=True))
         await stream.read()
@@ -80,9 +91,9 @@ async def test_an_exchange_that_does_not_end_is_given_up() -> None:
         assert server.picker.released == [1]
 
 
-async def test_a_refusal_ends_the_stream() -> None:
+async def test_a_refusal_ends_the_stream(transport: str) -> None:
     picker = ScriptedPicker(answer=NotPicked(503, "no-workers", "None."))
-    async with served(picker) as server, server.client() as channel:
+    async with served(transport, picker) as server, server.client() as channel:
         stream = open_stream(channel)
         await stream.write(headers(end=True))
         refusal = (await stream.read()).immediate_response
@@ -91,9 +102,9 @@ async def test_a_refusal_ends_the_stream() -> None:
         assert await stream.read() is grpc.aio.EOF
 
 
-async def test_bytes_that_are_no_message_end_their_stream_only() -> None:
-    async with served() as server, server.client() as channel:
-        raw = channel.stream_stream(f"/{SERVICE}/Process", None, None)
+async def test_bytes_that_are_no_message_end_their_stream_only(transport: str) -> None:
+    async with served(transport) as server, server.client() as channel:
+        raw = channel.stream_stream(METHOD, None, None)
         stream = raw()
         await stream.write(b"\xff\xff garbage")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -105,8 +116,8 @@ async def test_bytes_that_are_no_message_end_their_stream_only() -> None:
         await good.done_writing()
 
 
-async def test_a_first_message_without_a_mode_is_taken_as_buffered() -> None:
-    async with served() as server, server.client() as channel:
+async def test_a_first_message_without_a_mode_is_taken_as_buffered(transport: str) -> None:
+    async with served(transport) as server, server.client() as channel:
         stream = open_stream(channel)
         message = headers()
         message.ClearField("protocol_config")
@@ -119,7 +130,7 @@ async def test_a_first_message_without_a_mode_is_taken_as_buffered() -> None:
         await stream.done_writing()
 
 
-async def test_many_streams_at_once_are_all_answered_and_all_forgotten() -> None:
+async def test_many_streams_at_once_are_all_answered_and_all_forgotten(transport: str) -> None:
     async def one(channel: grpc.aio.Channel) -> None:
         stream = open_stream(channel)
         await stream.write(headers())
@@ -128,6 +139,6 @@ async def test_many_streams_at_once_are_all_answered_and_all_forgotten() -> None
         await asyncio.sleep(0.05)
         stream.cancel()
 
-    async with served() as server, server.client() as channel:
+    async with served(transport) as server, server.client() as channel:
         await asyncio.gather(*(one(channel) for _ in range(300)))
         assert server.picker.placed == 300

@@ -17,7 +17,14 @@ ROOT = Path(picker.__file__).parent
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # A room, or a module of one.    What it may import beside its own room: rooms, or modules of them.
-    "extproc": ("requests.errors", "requests.read", "requests.usage", "fleet.endpoints"),
+    "extproc": (
+        "requests.errors",
+        "requests.read",
+        "requests.usage",
+        "fleet.endpoints",
+        "transport.calls",
+        "transport.errors",
+    ),
     "requests": (),
     "prompts": ("requests.model",),
     "scheduling": ("fleet",),
@@ -31,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "fleet.peers": ("redisview.records", "redisview.share_records"),
     "fleet.sharing": ("redisview",),
     "redisview": (),
+    "transport": (),
     "agent": ("redisview", "prompts", "config_files", "fleet.endpoints"),
     "telemetry": ("prompts.reader",),
     "debug": (),

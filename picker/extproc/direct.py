@@ -1,0 +1,104 @@
+"""One ext_proc stream on our own transport: no task, no queue; the answer goes out as soon as the question is read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import structlog
+
+from picker.extproc.actions import Pick, Send
+from picker.extproc.eager import run_eagerly
+from picker.extproc.events import DeadlinePassed, Event, NotPicked, Picked
+from picker.extproc.exchange import SENDS, Exchange
+from picker.extproc.wire import Unreadable, build, parse
+from picker.transport.calls import Call
+from picker.transport.errors import Status
+
+log = structlog.get_logger()
+
+
+class DirectStream:
+    """A handler for the transport (`picker.transport.calls.Handler`). `on_end` is called once."""
+
+    __slots__ = ("_call", "_exchange", "_is_half_closed", "_now", "_on_end", "_picking")
+
+    def __init__(
+        self, exchange: Exchange, call: Call, now: Callable[[], float], on_end: Callable[[DirectStream], None]
+    ):
+        self._exchange = exchange
+        self._call = call
+        self._now = now
+        self._on_end = on_end
+        self._picking: asyncio.Task[Picked | NotPicked] | None = None
+        self._is_half_closed = False
+
+    def message(self, data: bytes) -> None:
+        """Envoy has said something."""
+        try:
+            event = parse(data)
+        except Unreadable as error:
+            log.warning("ext_proc_message_unreadable", error=str(error))
+            self._call.finish(Status.INVALID_ARGUMENT, "not a ProcessingRequest")
+            return self.ended()
+        self._handle(event)
+
+    def half_closed(self) -> None:
+        """Envoy has said all; a pick that is being made is still answered."""
+        self._is_half_closed = True
+        if self._picking is None:
+            self._finish()
+
+    def ended(self) -> None:
+        """The stream is gone."""
+        if self._picking is not None:
+            self._picking.cancel()
+        self._exchange.close(self._now())
+        self._on_end(self)
+
+    def is_late(self, now: float) -> bool:
+        """Whether the conversation's timer has run out."""
+        return self._exchange.deadline is not None and now >= self._exchange.deadline
+
+    def be_late(self) -> None:
+        """Tells the conversation so."""
+        self._exchange.deadline = None
+        self._handle(DeadlinePassed())
+
+    def _handle(self, event: Event) -> None:
+        answer: Picked | NotPicked | None = None
+        for action in self._exchange.conversation.receive(event, self._now()):
+            if type(action) in SENDS:
+                self._call.send(build(cast(Send, action)))
+            elif isinstance(action, Pick):
+                answer = self._pick(action)
+            else:
+                self._exchange.note(action)
+        if answer is not None:
+            self._handle(answer)
+        elif self._exchange.is_finished:
+            self._finish()
+
+    def _pick(self, wanted: Pick) -> Picked | NotPicked | None:
+        """The answer; None where it comes later."""
+        answer = run_eagerly(self._exchange.answers.pick(wanted))
+        if not isinstance(answer, asyncio.Task):
+            return answer
+        self._picking = answer
+        answer.add_done_callback(self._picked)
+        return None
+
+    def _picked(self, picking: asyncio.Task[Picked | NotPicked]) -> None:
+        self._picking = None
+        # Cancelled where the stream ended first.
+        if picking.cancelled():
+            return
+        self._handle(picking.result())
+        if self._is_half_closed and not self._exchange.is_finished:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._call.finish()
+        self._exchange.close(self._now())
+        self._on_end(self)
