@@ -12,6 +12,7 @@ from picker.scheduling.decide import FALLBACKS
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import expected_delay
 from picker.scheduling.profile import Profile
+from picker.transport.limits import PeerLimits
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -107,6 +108,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tls: for `listen`; plain text by default.
     metrics: host:port for Prometheus.
     redis, pool: where agents publish, and under which name.
+    transport: what carries gRPC on `listen` and `health`: grpcio, or http2, our own. Envoy sees no difference.
+    http2: what the http2 transport lets a peer do.
     policy: one of the names of `picker.scheduling.policies.POLICIES`.
     fallbacks: endpoints named after the first, for Envoy's retries. 0 for gateways that take only one (ORIGINAL_DST).
     rewrites: from a model's name in a request to the one that workers know, or to several with weights (a canary). Only
@@ -136,6 +139,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics: str = "127.0.0.1:9090"
     redis: str = "redis://127.0.0.1:6379"
     pool: str = "default"
+    transport: Literal["grpcio", "http2"] = "grpcio"
+    http2: PeerLimits = PeerLimits()
     policy: str = expected_delay.NAME
     fallbacks: Annotated[int, msgspec.Meta(ge=0, le=15)] = FALLBACKS
     rewrites: dict[str, str | dict[str, Annotated[float, msgspec.Meta(gt=0)]]] = {}

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import grpc
 import msgspec
 import structlog
 
@@ -31,6 +30,7 @@ from picker.fleet.feed import Feed
 from picker.fleet.sharing import Sharing
 from picker.fleet.view import CAPACITY, View
 from picker.picking import Picker
+from picker.ports import Port, port
 from picker.prompts.reader import PromptReader
 from picker.prompts.tokenizer import ModelTokenizer
 from picker.redisview.connection import connect
@@ -39,7 +39,6 @@ from picker.scheduling.decide import term_names
 from picker.scheduling.policies import POLICIES, Policy
 from picker.telemetry.metrics import Metrics, Readings
 from picker.threads import SWITCH_INTERVAL_S
-from picker.tls import credentials
 from picker.truth import TruthCheck
 
 log = structlog.get_logger()
@@ -47,7 +46,6 @@ log = structlog.get_logger()
 _SWEEP_EVERY_S = 0.2
 _QUIET_S = 1.0
 _READY_WITHOUT_FLEET_AFTER_S = 10.0
-_MESSAGE_OVERHEAD = 1 << 20
 
 
 class BadSetting(ValueError):
@@ -115,31 +113,24 @@ class Server:
             exits.callback(self._picker.close)
             exits.callback(self._serve_metrics())
             if self._config.health:
-                health_server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-                await self._start(exits, health_server, "health", self._config.health, None)
-            server = self._grpc_server()
-            await self._start(exits, server, "listen", self._config.listen, self._config.tls)
+                await self._start(exits, self._port(self._config.health, None), "health")
+            main = self._main_port()
+            await self._start(exits, main, "listen")
             log.info("serving", listen=self._config.listen, metrics=self._config.metrics, pool=self._config.pool)
             for name in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(name, self._stopping.set)
             # What was loaded stays; the collector need not look at it again.
             gc.collect()
             gc.freeze()
-            await self._serve_until_told(server)
+            await self._serve_until_told(main)
 
-    async def _start(
-        self, exits: contextlib.AsyncExitStack, server: grpc.aio.Server, setting: str, address: str, tls: Tls | None
-    ) -> None:
-        await self._health.add_to(server)
-        exits.push_async_callback(server.stop, 0)
+    async def _start(self, exits: contextlib.AsyncExitStack, port: Port, setting: str) -> None:
+        await self._health.add_to(port)
+        exits.push_async_callback(port.stop, 0)
         try:
-            if tls:
-                server.add_secure_port(address, credentials(tls))
-            else:
-                server.add_insecure_port(address)
-        except RuntimeError:
-            raise OSError(_cannot_listen(setting, address)) from None
-        await server.start()
+            await port.start()
+        except OSError:
+            raise OSError(_cannot_listen(setting, getattr(self._config, setting))) from None
 
     def _serve_metrics(self) -> Callable[[], None]:
         try:
@@ -147,7 +138,7 @@ class Server:
         except OSError:
             raise OSError(_cannot_listen("metrics", self._config.metrics)) from None
 
-    async def _serve_until_told(self, server: grpc.aio.Server) -> None:
+    async def _serve_until_told(self, main: Port) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(self._feed.run(), name="feed"),
@@ -157,20 +148,19 @@ class Server:
                 tasks.create_task(self._truth.run(), name="truth-check"),
             ]
             await self._stopping.wait()
-            await self._drain(server)
+            await self._drain(main)
             for task in background:
                 task.cancel()
 
-    def _grpc_server(self) -> grpc.aio.Server:
-        server = grpc.aio.server(options=grpc_options(self._config.limits))
-        handlers = (
-            self._ext_proc.handler(),
-            EndpointDiscovery(self._endpoints).handler(),
-            AccessLog(self._count).handler(),
-        )
-        server.add_generic_rpc_handlers(handlers)
-        add_reflection(server, (service.SERVICE, eds.SERVICE, access_log.SERVICE))
-        return server
+    def _port(self, address: str, tls: Tls | None) -> Port:
+        return port(self._config, address, tls, self._budget, self._metrics.misbehaved)
+
+    def _main_port(self) -> Port:
+        main = self._port(self._config.listen, self._config.tls)
+        main.add_ext_proc(self._ext_proc)
+        main.add_generic_rpc_handlers((EndpointDiscovery(self._endpoints).handler(), AccessLog(self._count).handler()))
+        add_reflection(main, (service.SERVICE, eds.SERVICE, access_log.SERVICE))
+        return main
 
     async def _become_ready(self) -> None:
         """Ready once the fleet is read; and without it after a while, since Envoy's own balancing beats nobody's."""
@@ -189,13 +179,13 @@ class Server:
             self._gauges = self._readings()
             await asyncio.sleep(_SWEEP_EVERY_S)
 
-    async def _drain(self, server: grpc.aio.Server) -> None:
+    async def _drain(self, main: Port) -> None:
         log.info("draining", streams=self._ext_proc.streams, at_most_s=self._config.drain_s)
         await self._health.set_ready(False)
         await asyncio.sleep(self._config.drain_wait_s)
         # GOAWAY: new streams go elsewhere, those in flight may end.
         async with asyncio.TaskGroup() as tasks:
-            stopped = tasks.create_task(server.stop(self._config.drain_s), name="drain")
+            stopped = tasks.create_task(main.stop(self._config.drain_s), name="drain")
             quiet_since = time.monotonic()
             # A stream that was on its way when we said so shows up a moment later.
             while not stopped.done() and time.monotonic() - quiet_since < _QUIET_S:
@@ -203,7 +193,7 @@ class Server:
                 if self._ext_proc.streams:
                     quiet_since = time.monotonic()
             # Envoy's discovery and access-log streams and health watchers never end by themselves.
-            await server.stop(0)
+            await main.stop(0)
 
     def _is_blind(self) -> bool:
         return not self._feed.synced.is_set()
@@ -265,27 +255,6 @@ def memo_readings(reader: PromptReader) -> Readings:
         "memo_tokens_hits": ("Of other segments, those whose tokens were known.", tokens.hits),
         "memo_tokens_misses": ("Segments that were tokenised.", tokens.misses),
     }
-
-
-def grpc_options(limits: Limits) -> list[tuple[str, int]]:
-    """Channel arguments of the gRPC server."""
-    keepalive_ms = round(limits.keepalive_s * 1000)
-    return [
-        # A second picker started on this port by mistake must fail, not take a share of the traffic.
-        ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", limits.max_body_bytes + _MESSAGE_OVERHEAD),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", limits.max_streams),
-        # grpcio's default of 1,000 resets streams at random beyond it.
-        ("grpc.server.max_pending_requests", limits.max_streams),
-        ("grpc.server.max_pending_requests_hard_limit", 2 * limits.max_streams),
-        # A proxy whose machine is gone closes nothing: its requests would stay in the books. A ping that is out has a
-        # timeout of its own, 60 s by default, and only two are sent on a connection without data.
-        ("grpc.keepalive_time_ms", keepalive_ms),
-        ("grpc.keepalive_timeout_ms", keepalive_ms),
-        ("grpc.http2.ping_timeout_ms", keepalive_ms),
-        ("grpc.http2.max_pings_without_data", 0),
-    ]
 
 
 def _cannot_listen(setting: str, address: str) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import ssl
+import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import structlog
@@ -21,20 +24,76 @@ class BadCertificate(ValueError):
 
 
 def credentials(tls: Tls) -> grpc.ServerCredentials:
-    """What a server port needs. Raises BadCertificate.
+    """What a port of grpcio needs. Raises BadCertificate.
 
     Files are read again when they have changed, at the next handshake: a rotation needs no restart. Gateways speak
     HTTP/2 by ALPN, which grpcio offers by itself.
     """
     if tls.cert is None or tls.key is None:
-        return grpc.ssl_server_credentials([_self_signed()])
+        key, cert = _self_signed()
+        return grpc.ssl_server_credentials([(key, cert)])
     files = _Files(tls)
-    # The stubs do not know that the fetcher may return None.
+
+    def renew() -> grpc.ServerCertificateConfiguration | None:
+        pems = files.changed()
+        return _configuration(pems) if pems else None
+
     return grpc.dynamic_ssl_server_credentials(
-        files.read(),
-        files.fetch,  # type: ignore[arg-type]
+        _configuration(files.read()),
+        renew,  # type: ignore[arg-type]  # the stubs do not know that it may return None
         require_client_authentication=tls.client_ca is not None,
     )
+
+
+def ssl_context(tls: Tls) -> ssl.SSLContext:
+    """The same for a port of our own transport. Raises BadCertificate."""
+    if tls.cert is None or tls.key is None:
+        return _context(Pems(*_self_signed()))
+    files = _Files(tls)
+    in_use = context = _context(files.read())
+
+    def renew(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        nonlocal in_use
+        if pems := files.changed():
+            try:
+                in_use = _context(pems)
+            except BadCertificate as error:
+                log.warning("certificate_not_reloaded", reason=str(error))
+        connection.context = in_use
+
+    # Called at each handshake, also where the client names no server.
+    context.sni_callback = renew
+    return context
+
+
+class Pems(NamedTuple):
+    """What the files hold."""
+
+    key: bytes
+    cert: bytes
+    client_ca: bytes | None = None
+
+
+def _configuration(pems: Pems) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pems.key, pems.cert)], pems.client_ca)
+
+
+def _context(pems: Pems) -> ssl.SSLContext:
+    """Raises BadCertificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["h2"])
+    try:
+        # OpenSSL's interface takes a file; this one is ours alone, and gone at once.
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(pems.key + b"\n" + pems.cert)
+            file.flush()
+            context.load_cert_chain(file.name)
+        if pems.client_ca is not None:
+            context.load_verify_locations(cadata=pems.client_ca.decode("ascii", "replace"))
+            context.verify_mode = ssl.CERT_REQUIRED
+    except ssl.SSLError as error:
+        raise BadCertificate(f"tls: cert, key and client_ca are no PEM files that belong together: {error}") from None
+    return context
 
 
 class _Files:
@@ -42,29 +101,28 @@ class _Files:
         self._paths = [Path(path) for path in (tls.key, tls.cert, tls.client_ca) if path is not None]
         self._stamp: tuple[int, ...] = ()
 
-    def read(self) -> grpc.ServerCertificateConfiguration:
+    def read(self) -> Pems:
         """Raises BadCertificate."""
         try:
             stamp = self._stamps()
-            key, cert, *client_ca = (path.read_bytes() for path in self._paths)
-            config = grpc.ssl_server_certificate_configuration([(key, cert)], client_ca[0] if client_ca else None)
+            pems = Pems(*(path.read_bytes() for path in self._paths))
         except OSError as error:
             raise BadCertificate(f"tls: {error.filename} cannot be read: {error.strerror}") from None
         self._stamp = stamp
-        return config
+        return pems
 
-    def fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by grpcio at each handshake; None keeps what is in use."""
+    def changed(self) -> Pems | None:
+        """Asked at each handshake; None keeps what is in use."""
         try:
             if self._stamps() == self._stamp:
                 return None
-            config = self.read()
+            pems = self.read()
         except (OSError, BadCertificate) as error:
             # In the middle of a rotation a file may be missing; the old pair serves until it is whole.
             log.warning("certificate_not_reloaded", reason=str(error))
             return None
         log.info("certificate_reloaded", files=[str(path) for path in self._paths])
-        return config
+        return pems
 
     def _stamps(self) -> tuple[int, ...]:
         return tuple(path.stat().st_mtime_ns for path in self._paths)

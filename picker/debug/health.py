@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, Protocol
 
-import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio  # type: ignore[attr-defined]
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 LIVENESS = "liveness"
 _READINESS = ("", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor")
+
+
+class Port(Protocol):
+    """What services can be added to (`picker.ports.Port`)."""
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None: ...  # noqa: D102
+    def add_registered_method_handlers(self, service: str, handlers: Any) -> None: ...  # noqa: D102
 
 
 class Health:
@@ -19,9 +26,9 @@ class Health:
     def __init__(self) -> None:
         self._servicer = aio.HealthServicer()
 
-    async def add_to(self, server: grpc.aio.Server) -> None:
+    async def add_to(self, port: Port) -> None:
         """Registers the service; not ready yet."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, port)
         await self._servicer.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.set_ready(False)
 
@@ -37,7 +44,7 @@ class Health:
         await self._servicer.set(name, serving)
 
 
-def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
+def add_reflection(port: Port, services: Iterable[str]) -> None:
     """Lets generic clients list and describe the services on this port."""
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(names), port)  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from picker.prompts.reader import Rung
+from picker.transport.errors import Reason
 
 # A `_created` series beside each counter doubles what is scraped and stored.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -36,6 +37,8 @@ class Metrics:
         self._rungs = self._counter("prefix_rung", "Routed requests by how their prefix was known.", "rung")
         self._ignored = self._counter("ignored_messages", "ext_proc messages that meant nothing.", "event", "state")
         self._responses = self._counter("responses", "Envoy's access log: responses by status class.", "class")
+        misdeeds = self._counter("peer_misdeeds", "What peers of the http2 transport did that has a limit.", "reason")
+        self._misdeeds = {reason: misdeeds.labels(reason.value) for reason in Reason}
         self.errors = self._counter("internal_errors", "Picks that failed by a defect of ours; Envoy chose.")
         self.retried = self._counter("retried_requests", "Requests that Envoy tried on more than one worker.")
         self.not_honoured = self._counter("picks_not_honoured", "First attempts served by somebody else than picked.")
@@ -86,6 +89,10 @@ class Metrics:
     def ignored(self, event: str, state: str) -> None:
         """A message meant nothing in its state."""
         self._ignored.labels(event, state).inc()
+
+    def misbehaved(self, reason: Reason) -> None:
+        """A peer of the http2 transport did what has a limit."""
+        self._misdeeds[reason].inc()
 
     def response(self, status: int) -> None:
         """Envoy has logged a response."""

@@ -18,7 +18,7 @@ from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Settings
 from picker.extproc.events import NotPicked, Picked
 from picker.extproc.service import METHOD, ExtProcService
-from picker.tls import credentials
+from picker.tls import credentials, ssl_context
 from picker.transport.errors import Reason
 from picker.transport.limits import Limits
 from picker.transport.server import Http2Server
@@ -116,7 +116,7 @@ async def listening(
     own = Http2Server(Limits(), budget, misdeeds.append)
     own.add_method(METHOD, service.open)
     own.add_generic_rpc_handlers(more)
-    port = await own.start("127.0.0.1", 0)
+    port = await own.start("127.0.0.1", 0, ssl_context(tls) if tls else None)
     try:
         yield f"127.0.0.1:{port}"
     finally:

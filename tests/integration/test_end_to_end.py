@@ -19,9 +19,15 @@ pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="module")]
 FAST = ("--speed", "20")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["fail-open", "full-duplex"])
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=[("fail-open", "http2"), ("full-duplex", "http2"), ("fail-open", "grpcio")],
+    ids=" on ".join,
+)
 async def stack(request: pytest.FixtureRequest) -> AsyncIterator[Stack]:
-    async with Stack(Plan(workers=3, envoy=request.param, worker=FAST)) as stack:
+    envoy, transport = request.param
+    async with Stack(Plan(workers=3, envoy=envoy, worker=FAST, picker={"transport": transport})) as stack:
         yield stack
 
 

@@ -18,9 +18,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from picker.config import Tls
 from picker.simulation.process import Process, free_ports
 from picker.tls import _self_signed
+from tests.integration.ext_proc import TRANSPORTS
 from tests.integration.traffic import until
 
 Check = Callable[[], Awaitable[bool]]
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def config(folder: Path, **settings: object) -> tuple[Path, list[int]]:
@@ -64,8 +70,8 @@ def write_pair(folder: Path) -> tuple[bytes, bytes]:
     return key, cert
 
 
-async def test_tls_without_files_offers_http2_by_alpn(tmp_path: Path) -> None:
-    path, ports = config(tmp_path, tls={})
+async def test_tls_without_files_offers_http2_by_alpn(transport: str, tmp_path: Path) -> None:
+    path, ports = config(tmp_path, transport=transport, tls={})
     process = serve(tmp_path, path)
     try:
         await process.wait_until(is_alive(ports[2]))
@@ -80,9 +86,11 @@ async def test_tls_without_files_offers_http2_by_alpn(tmp_path: Path) -> None:
         process.kill()
 
 
-async def test_a_new_certificate_is_taken_without_a_restart(tmp_path: Path) -> None:
+async def test_a_new_certificate_is_taken_without_a_restart(transport: str, tmp_path: Path) -> None:
     _, old = write_pair(tmp_path)
-    path, ports = config(tmp_path, tls={"cert": str(tmp_path / "tls.crt"), "key": str(tmp_path / "tls.key")})
+    path, ports = config(
+        tmp_path, transport=transport, tls={"cert": str(tmp_path / "tls.crt"), "key": str(tmp_path / "tls.key")}
+    )
     process = serve(tmp_path, path)
     try:
         await process.wait_until(is_alive(ports[0], grpc.ssl_channel_credentials(old)))
@@ -92,14 +100,14 @@ async def test_a_new_certificate_is_taken_without_a_restart(tmp_path: Path) -> N
         process.kill()
 
 
-async def test_with_a_client_authority_only_its_clients_are_served(tmp_path: Path) -> None:
+async def test_with_a_client_authority_only_its_clients_are_served(transport: str, tmp_path: Path) -> None:
     key, cert = write_pair(tmp_path)
     files = {
         "cert": str(tmp_path / "tls.crt"),
         "key": str(tmp_path / "tls.key"),
         "client_ca": str(tmp_path / "tls.crt"),
     }
-    path, ports = config(tmp_path, tls=files)
+    path, ports = config(tmp_path, transport=transport, tls=files)
     process = serve(tmp_path, path)
     try:
         await process.wait_until(is_alive(ports[0], grpc.ssl_channel_credentials(cert, key, cert)))
@@ -108,8 +116,8 @@ async def test_with_a_client_authority_only_its_clients_are_served(tmp_path: Pat
         process.kill()
 
 
-async def test_a_picker_without_redis_is_alive_and_in_time_ready(tmp_path: Path) -> None:
-    path, ports = config(tmp_path)
+async def test_a_picker_without_redis_is_alive_and_in_time_ready(transport: str, tmp_path: Path) -> None:
+    path, ports = config(tmp_path, transport=transport)
     process = serve(tmp_path, path)
     try:
         await process.wait_until(is_alive(ports[0]))
@@ -124,8 +132,8 @@ async def test_a_picker_without_redis_is_alive_and_in_time_ready(tmp_path: Path)
         process.kill()
 
 
-async def test_processes_have_ports_of_their_own_and_are_started_again(tmp_path: Path) -> None:
-    path, ports = config(tmp_path)
+async def test_processes_have_ports_of_their_own_and_are_started_again(transport: str, tmp_path: Path) -> None:
+    path, ports = config(tmp_path, transport=transport)
     process = serve(tmp_path, path, "--processes", "2")
     try:
         for port in (ports[0], ports[0] + 1):
@@ -142,8 +150,8 @@ async def test_processes_have_ports_of_their_own_and_are_started_again(tmp_path:
         process.kill()
 
 
-async def test_a_drain_says_so_first_and_goes_on_serving_for_a_while(tmp_path: Path) -> None:
-    path, ports = config(tmp_path, drain_wait_s=3.0)
+async def test_a_drain_says_so_first_and_goes_on_serving_for_a_while(transport: str, tmp_path: Path) -> None:
+    path, ports = config(tmp_path, transport=transport, drain_wait_s=3.0)
     process = serve(tmp_path, path)
     try:
         async with grpc.aio.insecure_channel(f"localhost:{ports[0]}") as channel:
@@ -159,8 +167,8 @@ async def test_a_drain_says_so_first_and_goes_on_serving_for_a_while(tmp_path: P
         process.kill()
 
 
-async def test_processes_that_cannot_start_are_not_tried_for_ever(tmp_path: Path) -> None:
-    path, _ = config(tmp_path, redis="http://x")
+async def test_processes_that_cannot_start_are_not_tried_for_ever(transport: str, tmp_path: Path) -> None:
+    path, _ = config(tmp_path, transport=transport, redis="http://x")
     process = serve(tmp_path, path, "--processes", "2")
     try:
 
@@ -190,8 +198,10 @@ async def test_processes_that_cannot_start_are_not_tried_for_ever(tmp_path: Path
         ({"stale_after_s": -1}, "stale_after_s: expected `float` > 0"),
     ],
 )
-async def test_what_cannot_start_says_why(tmp_path: Path, settings: dict[str, object], expected: str) -> None:
-    path, _ = config(tmp_path, **settings)
+async def test_what_cannot_start_says_why(
+    transport: str, tmp_path: Path, settings: dict[str, object], expected: str
+) -> None:
+    path, _ = config(tmp_path, transport=transport, **settings)
     process = serve(tmp_path, path)
     try:
 

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from picker.config import Limits
-from picker.server import grpc_options
+from picker.ports import grpc_options
 
 DEADLINE_S = 30.0
 

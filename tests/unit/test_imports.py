@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "redisview": (),
     "transport": (),
     "agent": ("redisview", "prompts", "config_files", "fleet.endpoints"),
-    "telemetry": ("prompts.reader",),
+    "telemetry": ("prompts.reader", "transport.errors"),
     "debug": (),
     "doctor": ("extproc.wire",),
 }
@@ -79,6 +79,11 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "extproc.budget": ("grpc", "redis", "asyncio", "time", "random"),
     "extproc.wire": ("grpc", "redis", "asyncio", "time", "random"),
     "extproc": ("redis",),
+    "transport": ("redis",),
+    **{
+        f"transport.{module}": ("grpc", "redis", "asyncio", "time", "random")
+        for module in ("calls", "connection", "frames", "headers", "limits", "messages", "outbox", "streams", "windows")
+    },
     "agent": ("grpc",),
     "redisview": ("grpc",),
 }
