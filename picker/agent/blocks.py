@@ -5,8 +5,9 @@ the token ids that events carry, and says which *index blocks* (`prompts.chain`,
 disappear. Four rules:
 
 - **Copies are counted.** Two requests that compute the same block at once leave two copies; the engine announces it
-  twice and removes it twice (vLLM 0.32), and it can be hit until both are gone. A block that the engine announces again
-  without a new copy, which vLLM does only for requests with kv_cache_report_mode=full, is therefore kept too long.
+  twice and removes it twice (vLLM 0.32), and it can be hit until both are gone. What a request with vLLM's
+  kv_cache_report_mode=full announces again, from the prompt's beginning, is no new copy: it is known by that all of
+  it beyond one block stood there when the engine's step began, for then the engine had no reason to compute it.
 - **The published set is closed.** An index block is published while all blocks before it are present, because an engine
   can only hit what it can reach. A removed block takes its descendants along; they return when it returns. A removed
   block is remembered as long as it has descendants.
@@ -17,8 +18,10 @@ disappear. Four rules:
   block on disk says nothing about its ancestors, and loading one costs a time that is not known here. Of hybrid models
   only groups with full attention count.
 
-A table takes 300 bytes for a block of 16 tokens and 365 for one of 64, which has an index block of its own (CPython
-3.11); it follows 200,000 to 330,000 blocks a second.
+- **Blocks may have any size.** The chain goes on by 16 tokens, and what an engine's block leaves over is kept with it
+  until the next one completes it: SGLang's pages of one token end in the same index blocks as vLLM's blocks of 16.
+
+`python -m benchmarks.agent` measures bytes and time for each block.
 """
 
 from __future__ import annotations
@@ -70,12 +73,26 @@ class Statistics:
 class _Node:
     """A block of the engine. Children are a doubly linked list: a set would take more memory than all the rest."""
 
-    __slots__ = ("blocks", "chain", "child", "copies", "depth", "key", "next", "parent", "previous", "reachable")
+    __slots__ = (
+        "blocks",
+        "born",
+        "chain",
+        "child",
+        "copies",
+        "key",
+        "next",
+        "parent",
+        "pending",
+        "previous",
+        "reachable",
+        "tokens",
+    )
 
-    def __init__(self, key: int, parent: _Node | None, link: _Link) -> None:
+    def __init__(self, key: int, parent: _Node | None, link: _Link, born: int) -> None:
         self.key = key
         self.parent = parent
-        self.chain, self.depth, self.blocks = link
+        self.chain, self.tokens, self.pending, self.blocks = link
+        self.born = born
         self.copies = 0
         self.reachable = False
         self.child: _Node | None = None
@@ -83,9 +100,11 @@ class _Node:
         self.previous: _Node | None = None
 
 
-_Link = tuple[int | None, int, tuple[int, ...]]
-"""A block's chain value at its end (None: opaque), the number of 16-token blocks up to there, its index blocks."""
-_NOWHERE: _Link = (None, 0, ())
+_Link = tuple[int | None, int, bytes, tuple[int, ...]]
+"""The chain at a block's end: its last value (None: opaque), the number of tokens up to the end, those of them that
+came after the last value, packed; and the index blocks that end in the block.
+"""
+_NOWHERE: _Link = (None, 0, b"", ())
 
 
 class BlockTable:
@@ -99,6 +118,7 @@ class BlockTable:
         self._model = model
         self._max_nodes = max_nodes
         self._counters = Counters()
+        self._step = 0
         self._start()
 
     def __repr__(self) -> str:
@@ -112,6 +132,10 @@ class BlockTable:
     def statistics(self) -> Statistics:
         """A copy."""
         return Statistics(len(self._nodes), len(self._carriers), replace(self._counters))
+
+    def begin_step(self) -> None:
+        """The events that follow are of another engine step."""
+        self._step += 1
 
     def apply(self, event: Event) -> Delta:
         """What one event changed."""
@@ -131,7 +155,7 @@ class BlockTable:
     def _start(self) -> None:
         self._nodes: dict[int, _Node] = {}
         self._carriers: dict[int, int] = {}  # index block -> reachable nodes that end or pass there
-        self._root = _Node(-1, None, _NOWHERE)
+        self._root = _Node(-1, None, _NOWHERE, -1)
         self._root.copies = 1
         self._root.reachable = True
 
@@ -157,7 +181,7 @@ class BlockTable:
             self._counters.other_medium += blocks
         elif event.kind not in _FULL_ATTENTION:
             self._counters.other_attention += blocks
-        elif size <= 0 or size % chain.HASH_TOKENS:
+        elif size <= 0:
             self._counters.bad_block_size += blocks
         elif len(event.tokens) != blocks * size:
             self._counters.bad_tokens += blocks
@@ -174,26 +198,41 @@ class BlockTable:
         clear = _blocks_before_opaque(event)
         opaque = len(event.hashes) - clear
         self._counters.opaque += opaque
-        values = chain.extend(start, event.tokens[: clear * event.block_size])
-        return [*_cut(values, event.block_size // chain.HASH_TOKENS, parent.depth), *[_NOWHERE] * opaque]
+        packed = parent.pending + chain.pack(event.tokens[: clear * event.block_size])
+        return [*_cut(start, packed, clear, event.block_size, parent.tokens), *[_NOWHERE] * opaque]
 
     def _scope(self, event: Stored) -> int:
         return chain.scope(self._model, event.adapter, event.salt or _salt(event))
 
     def _hold(self, event: Stored, parent: _Node, links: list[_Link]) -> list[int]:
         stored: list[int] = []
+        is_repeat = self._is_repeat(event)
         for position, (value, link) in enumerate(zip(event.hashes, links, strict=True)):
             node = self._nodes.get(_key(event.group, value))
             if node is None:
                 if len(self._nodes) >= self._max_nodes:
                     self._counters.refused += len(event.hashes) - position
                     break
-                node = self._add(_Node(_key(event.group, value), parent, link), parent)
-            node.copies += 1
-            if node.copies == 1:
-                self._publish(node, stored)
+                node = self._add(_Node(_key(event.group, value), parent, link, self._step), parent)
+            if not (is_repeat and self._stood_before(node)):
+                node.copies += 1
+                if node.copies == 1:
+                    node.born = self._step
+                    self._publish(node, stored)
             parent = node
         return stored
+
+    def _is_repeat(self, event: Stored) -> bool:
+        """Whether this tells of a prefix that was hit. One block alone may have been computed again: the last one of a
+        prompt always is.
+        """
+        if event.parent is not None or len(event.hashes) < 2:
+            return False
+        first = (self._nodes.get(_key(event.group, value)) for value in event.hashes[:2])
+        return all(node is not None and self._stood_before(node) for node in first)
+
+    def _stood_before(self, node: _Node) -> bool:
+        return node.copies > 0 and node.born < self._step
 
     def _add(self, node: _Node, parent: _Node) -> _Node:
         self._nodes[node.key] = node
@@ -281,13 +320,20 @@ def _unlink(node: _Node, parent: _Node) -> None:
         node.next.previous = node.previous
 
 
-def _cut(values: list[int], span: int, depth: int) -> Iterator[_Link]:
-    """The chain values of a run of engine blocks, `span` each, the first of which follows `depth` values."""
-    for offset in range(0, len(values), span):
-        first = depth + offset
-        part = values[offset : offset + span]
-        blocks = tuple(part[_STRIDE - 1 - first % _STRIDE :: _STRIDE])
-        yield part[-1], first + span, blocks
+def _cut(start: int, packed: bytes, count: int, size: int, tokens: int) -> Iterator[_Link]:
+    """The links of `count` engine blocks of `size` tokens each, the first of which follows `tokens` tokens.
+
+    `packed`: their tokens, and before them those that the block before has left over after chain value `start`.
+    """
+    values = chain.extend_packed(start, packed)
+    left_over = chain.token_count(packed) - count * size
+    base = (tokens - left_over) // chain.HASH_TOKENS
+    done = 0
+    for end in range(left_over + size, left_over + count * size + 1, size):
+        before, done = done, end // chain.HASH_TOKENS
+        first = before + (_STRIDE - 1 - (base + before)) % _STRIDE
+        pending = packed[chain.HASH_BYTES * done : chain.TOKEN_BYTES * end]
+        yield values[done - 1] if done else start, tokens - left_over + end, pending, tuple(values[first:done:_STRIDE])
 
 
 def _salt(event: Stored) -> str:

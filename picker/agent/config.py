@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
@@ -19,8 +20,10 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
 
     `url` is where the agent reaches the server, `endpoint` (default: host and port of `url`) where Envoy does, `name`
     (default: endpoint, and rank if there is one) what the worker is called. `rank` is to be set if the server has
-    several; each is a worker of its own. `kv_events` and `kv_replay` are ZMQ endpoints to connect to; by default, what
-    the server says of itself.
+    several; each is a worker of its own. `kv_events` and `kv_replay` are ZMQ endpoints to connect to, or with `*` as
+    the host to bind for an engine that connects; by default, what the server says of itself. `engine`: its kind, by
+    default what /v1/models says. `model`: whose numbers count on a metrics page of several models. `gpu`: the kind,
+    in the operator's own words. `api_key_file`: holds the key that /v1/models wants.
     """
 
     url: str
@@ -29,6 +32,10 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     rank: Annotated[int, Meta(ge=0)] | None = None
     kv_events: str | None = None
     kv_replay: str | None = None
+    engine: Literal["auto", "vllm", "sglang", "trtllm", "other"] = "auto"
+    model: str = ""
+    gpu: str = ""
+    api_key_file: str = ""
     labels: dict[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -37,6 +44,15 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
         self.name = self.name or (self.endpoint if self.rank is None else f"{self.endpoint}/{self.rank}")
         if self.kv_replay and not self.kv_events:
             raise ConfigError("kv_replay is set without kv_events; set both, or none to ask the server")
+
+    def headers(self) -> dict[str, str]:
+        """To send with each request. Raises ConfigError."""
+        if not self.api_key_file:
+            return {}
+        try:
+            return {"authorization": f"Bearer {Path(self.api_key_file).read_text().strip()}"}
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"api_key_file {self.api_key_file} of {self.name}: {error}") from None
 
 
 class AgentConfig(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -1,19 +1,24 @@
-"""Asks one vLLM server how it is, over its HTTP API."""
+"""Asks one server how it is, over its HTTP API, in the way of its kind (`agent.engines`)."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
-from picker.agent.metrics import Metrics, Unreadable, parse
+from picker.agent.engines import AUTO, KINDS, OTHER, kind_by_metrics, kind_of
+from picker.agent.engines.kind import About, EngineKind, EventSource, Unknown
+from picker.agent.http import Server
+from picker.agent.metrics import Metrics, Unreadable, Which
 
-_WILDCARDS = ("*", "0.0.0.0", "[::]")
 T = TypeVar("T")
 
 
@@ -28,10 +33,14 @@ class Reach(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Bounds of one request. vLLM 0.32's /metrics page has 74 kB with one adapter."""
+    """Bounds of one request. vLLM 0.32's /metrics page has 74 kB with one adapter.
+
+    `about_every_s`: how often what hardly ever changes is asked for.
+    """
 
     timeout_s: float = 1.0
     response_bytes: int = 4 * 2**20
+    about_every_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,147 +53,206 @@ class Models:
 
 
 @dataclass(frozen=True, slots=True)
-class EventSource:
-    """ZMQ endpoints of one rank's KV events. `replay` is None where missed events cannot be had."""
-
-    events: str
-    replay: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """One look at an engine. Parts that could not be read are as in the look before, or None."""
+    """One look at an engine. Parts that could not be read are as in the look before, or None; metrics are None."""
 
     reach: Reach
     metrics: Metrics | None = None
     models: Models | None = None
     version: str = ""
     source: EventSource | None = None
+    kind: str = ""
+    loads: str | None = None
+    kv_capacity_tokens: int = 0
+    is_paused: bool = False
 
 
 class _Model(msgspec.Struct):
     id: str
     parent: str | None = None
     max_model_len: int | None = None
+    owned_by: str = ""
 
 
 class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-class _Version(msgspec.Struct):
-    version: str
-
-
-class _Source(msgspec.Struct):
-    endpoint: str
-    enable_kv_cache_events: bool = True
-    publisher: str | None = "zmq"
-    replay_endpoint: str | None = None
+class _Paused(msgspec.Struct):
+    is_paused: bool
 
 
 class Engine:
-    """One rank of one server. `url` is its base, `rank` None if it has only one."""
+    """One engine of one server. `which`: if it has several. `kind`: its kind's name, or "auto"."""
 
     def __init__(
-        self, client: httpx.AsyncClient, url: str, rank: int | None = None, settings: EngineSettings = EngineSettings()
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        which: Which | None = None,
+        settings: EngineSettings | None = None,
+        kind: str = AUTO,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        self._client = client
-        self._url = url.rstrip("/")
-        self._rank = rank
-        self._settings = settings
+        self._which = which or Which()
+        self._settings = settings or EngineSettings()
+        self.server = Server(client, url, headers or {}, self._settings.response_bytes)
+        self._kind = KINDS.get(kind)
+        self._is_kind_set = self._kind is not None
         self._last = EngineStatus(Reach.REFUSED)
+        self._about = About()
+        self._metrics_page = ""
+        self._health_at = self._about_at = float("-inf")
+        self._has_paused_page = True
+
+    @property
+    def kind(self) -> EngineKind:
+        """As far as it is known."""
+        return self._kind or OTHER
 
     async def probe(self) -> EngineStatus:
-        """Takes at most two timeouts. Raises nothing for the server's sake."""
+        """Takes at most three timeouts. Raises nothing for the server's sake."""
+        if self._kind is None:
+            await self._recognise()
         reach = await self._health()
         if reach is not Reach.UP:
-            known = self._last if reach is Reach.SILENT else EngineStatus(reach)
-            self._last = EngineStatus(reach, None, known.models, known.version, known.source)
+            self._last = self._away(reach)
             return self._last
-        metrics, models, version, source = await asyncio.gather(
-            self._metrics(), self._models(), self._version(), self._event_source()
+        metrics, models, about, is_paused = await asyncio.gather(
+            self._metrics(), self._models(), self._read_about(), self._is_paused()
         )
-        self._last = EngineStatus(reach, metrics, models or self._last.models, version, source)
+        self._last = EngineStatus(
+            reach,
+            metrics,
+            models or self._last.models,
+            about.version,
+            about.source,
+            self.kind.name if self._kind else "",
+            about.loads,
+            about.kv_capacity_tokens,
+            is_paused,
+        )
         return self._last
 
+    def _away(self, reach: Reach) -> EngineStatus:
+        if reach is Reach.SILENT:
+            return replace(self._last, reach=reach, metrics=None)
+        # Another server may come back at this address.
+        self._kind = self._kind if self._is_kind_set else None
+        self._about, self._metrics_page, self._has_paused_page = About(), "", True
+        self._health_at = self._about_at = float("-inf")
+        return EngineStatus(reach)
+
+    # -- health ------------------------------------------------------------------------------------------------------
+
     async def _health(self) -> Reach:
+        now, rarely_s = time.monotonic(), self.kind.health_every_s
+        is_due = now - self._health_at >= rarely_s
+        path = "/health" if is_due or self._last.reach is not Reach.UP else "/v1/models"
         try:
-            status, _ = await self._get("/health")
+            status, _ = await self.server.get(path, max(self._settings.timeout_s, self.kind.health_timeout_s))
         except httpx.ConnectError:
             return Reach.REFUSED
         except (httpx.HTTPError, TimeoutError):
             return Reach.SILENT
-        return Reach.UP if status == 200 else Reach.FAILING
+        if is_due:
+            self._health_at = now
+        return Reach.UP if status == 200 or path != "/health" else Reach.FAILING
+
+    async def _is_paused(self) -> bool:
+        page = self.kind.paused_page
+        if page is None or not self._has_paused_page:
+            return False
+        try:
+            status, body = await self.server.get(page, self._settings.timeout_s)
+        except (httpx.HTTPError, TimeoutError):
+            return self._last.is_paused
+        if status != 200:
+            self._has_paused_page = False
+            return False
+        paused = _decoded(body, _Paused)
+        return paused is not None and paused.is_paused
+
+    # -- load --------------------------------------------------------------------------------------------------------
 
     async def _metrics(self) -> Metrics | None:
-        page = await self._read("/metrics")
-        try:
-            return None if page is None else parse(page.decode(errors="replace"), self._rank)
-        except Unreadable:
-            return None
+        pages = (self._metrics_page,) if self._metrics_page else self.kind.metrics_pages
+        for path in pages:
+            page = await self._read(path, max(self._settings.timeout_s, self.kind.metrics_timeout_s))
+            try:
+                metrics = None if page is None else self.kind.read_metrics(page, self._which)
+            except Unreadable:
+                continue
+            if page is not None:
+                self._metrics_page = path
+                # An engine with requests takes many steps between two looks.
+                return metrics or replace(self._last.metrics or Metrics(), running=0, waiting=0)
+        self._metrics_page = ""
+        return None
+
+    # -- what it serves ----------------------------------------------------------------------------------------------
+
+    async def _recognise(self) -> None:
+        """Before anything else is asked: what costs one kind nothing may keep another one busy."""
+        answer = await self._read_models()
+        if answer is None or not answer.data:
+            return
+        self._kind = kind_of(answer.data[0].owned_by)
+        if self._kind is None:
+            # A name of the operator's own.
+            self._kind = kind_by_metrics(await self._read("/metrics", self._settings.timeout_s) or b"") or OTHER
 
     async def _models(self) -> Models | None:
-        answer = await self._read_json("/v1/models", _Models)
+        answer = await self._read_models()
         return None if answer is None else _models(answer.data)
 
-    async def _version(self) -> str:
-        # A server that has answered once is not asked again, as long as it stays.
-        if self._last.version:
-            return self._last.version
-        answer = await self._read_json("/version", _Version)
-        return answer.version if answer else ""
+    async def _read_models(self) -> _Models | None:
+        page = await self._read("/v1/models", self._settings.timeout_s)
+        return None if page is None else _decoded(page, _Models)
 
-    async def _event_source(self) -> EventSource | None:
-        """Where vLLM says that it publishes; older versions have no such page."""
-        if self._last.source:
-            return self._last.source
-        answer = await self._read_json("/kv_event_sources", dict[str, _Source])
-        if not answer:
-            return None
-        source = answer.get(str(self._rank)) if self._rank is not None else next(iter(answer.values()))
-        if source is None or not source.enable_kv_cache_events or source.publisher != "zmq":
-            return None
-        host = urlsplit(self._url).netloc.rpartition("@")[2]
-        replay = source.replay_endpoint and reachable(source.replay_endpoint, host)
-        return EventSource(reachable(source.endpoint, host), replay or None)
+    async def _read_about(self) -> About:
+        if time.monotonic() - self._about_at < self._settings.about_every_s:
+            return self._about
+        host = urlsplit(self.server.url).netloc.rpartition("@")[2]
+        about, is_heard = About(), True
+        for path in self.kind.about_pages:
+            try:
+                status, page = await self.server.get(path, self._settings.timeout_s)
+            except (httpx.HTTPError, TimeoutError):
+                is_heard = False
+                continue
+            if status == 200:
+                with contextlib.suppress(Unknown):
+                    about = _merged(about, self.kind.read_about(path, page, self._which.rank, host))
+            if about.version and about.source:
+                break
+        self._about = _merged(about, self._about)
+        if is_heard:
+            self._about_at = time.monotonic()
+        return self._about
 
-    async def _read_json(self, path: str, kind: type[T]) -> T | None:
-        body = await self._read(path)
+    async def _read(self, path: str, timeout_s: float) -> bytes | None:
         try:
-            return None if body is None else msgspec.json.decode(body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
-
-    async def _read(self, path: str) -> bytes | None:
-        try:
-            status, body = await self._get(path)
+            status, body = await self.server.get(path, timeout_s)
         except (httpx.HTTPError, TimeoutError):
             return None
         return body if status == 200 else None
 
-    async def _get(self, path: str) -> tuple[int, bytes]:
-        """Raises httpx.HTTPError, also for an answer beyond the bound, and TimeoutError."""
-        async with (
-            asyncio.timeout(self._settings.timeout_s),
-            self._client.stream("GET", self._url + path) as response,
-        ):
-            body = bytearray()
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > self._settings.response_bytes:
-                    raise httpx.HTTPError(f"{path} answers with more than {self._settings.response_bytes} bytes")
-            return response.status_code, bytes(body)
+
+def _decoded(body: bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
-def reachable(endpoint: str, host: str) -> str:
-    """The address to connect to for one that a server binds: `tcp://*:5557` is on every interface of `host`[:port]."""
-    scheme, _, address = endpoint.partition("://")
-    bound, _, port = address.rpartition(":")
-    if scheme != "tcp" or bound not in _WILDCARDS:
-        return endpoint
-    name = host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
-    return f"tcp://{name}:{port}"
+def _merged(new: About, old: About) -> About:
+    return About(
+        new.version or old.version,
+        new.source or old.source,
+        new.loads or old.loads,
+        new.kv_capacity_tokens or old.kv_capacity_tokens,
+    )
 
 
 def _models(entries: list[_Model]) -> Models:

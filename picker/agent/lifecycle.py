@@ -38,7 +38,7 @@ class Finding:
 
 
 class StallWatch:
-    """Notices an engine that has requests running and does nothing, as with a hung GPU: /health stays 200."""
+    """Notices an engine that has requests and does nothing with them, as with a hung GPU: /health stays 200."""
 
     def __init__(self, stall_after_s: float) -> None:
         self._stall_after_s = stall_after_s
@@ -49,7 +49,7 @@ class StallWatch:
         """Takes one look at a time."""
         # Token counters stand still while a long prompt is computed in chunks; steps and KV blocks do not.
         seen = (metrics.counters, metrics.kv_used, metrics.running, metrics.waiting)
-        if seen != self._seen or not metrics.running:
+        if seen != self._seen or not (metrics.running or metrics.waiting):
             self._seen, self._moved_at = seen, now
         return now - self._moved_at >= self._stall_after_s
 
@@ -69,6 +69,7 @@ class Lifecycle:
         self._timeouts = 0
         self._finding = Finding(WorkerState.LOADING)
         self._last: Metrics | None = None
+        self._was_asleep = False
         self._last_at = 0.0
 
     def observe(self, status: EngineStatus, now: float) -> Finding:
@@ -86,32 +87,38 @@ class Lifecycle:
             self._is_gone = True
             return self._not_ready(status.reach.value)
         if status.models is None or not status.models.names:
-            return self._not_ready("/v1/models names no model")
-        return self._up(status.models.names[0], status.metrics, now)
+            return self._not_ready("/v1/models names no model; if it wants a key, set api_key_file")
+        return self._up(status.models.names[0], status, now)
 
     def _not_ready(self, reason: str) -> Finding:
         return Finding(WorkerState.UNHEALTHY if self._model else WorkerState.LOADING, reason)
 
-    def _up(self, model: str, metrics: Metrics | None, now: float) -> Finding:
-        before, elapsed_s = self._last, now - self._last_at
+    def _up(self, model: str, status: EngineStatus, now: float) -> Finding:
+        metrics, before, elapsed_s = status.metrics, self._last, now - self._last_at
         is_other = metrics is not None and before is not None and has_restarted(before, metrics)
         anew = self._is_gone or is_other or model != self._model
         self._model, self._is_gone = model, False
+        # vLLM 0.32 clears its cache when it goes to sleep or is paused, and announces that with its first step after
+        # waking up.
+        asleep = _asleep(status)
+        is_emptied, self._was_asleep = bool(asleep) and not self._was_asleep and not anew, bool(asleep)
         if metrics is None:
-            return Finding(WorkerState.READY, begins_anew=anew)
+            return Finding(*_state(asleep), anew, is_emptied)
         self._last, self._last_at = metrics, now
         if anew or before is None:
             self._stall = StallWatch(self._settings.stall_after_s)
             before = metrics
-        state, reason = self._state(metrics, now)
-        prefill, decode = rates(before.counters, metrics.counters, elapsed_s)
-        # vLLM 0.32 clears its cache when it goes to sleep, and announces that with its first step after waking up.
-        return Finding(state, reason, anew, metrics.sleeps and not before.sleeps, prefill, decode)
-
-    def _state(self, metrics: Metrics, now: float) -> tuple[WorkerState, str]:
         is_stalled = self._stall.is_stalled(metrics, now)
-        if metrics.sleeps:
-            return WorkerState.UNHEALTHY, "the engine sleeps"
-        if is_stalled:
-            return WorkerState.UNHEALTHY, f"requests run without progress for {self._settings.stall_after_s:g} s"
-        return WorkerState.READY, ""
+        stalled = f"requests are there without progress for {self._settings.stall_after_s:g} s" if is_stalled else ""
+        prefill, decode = rates(before.counters, metrics.counters, elapsed_s)
+        return Finding(*_state(asleep or stalled), anew, is_emptied, prefill, decode)
+
+
+def _asleep(status: EngineStatus) -> str:
+    if status.metrics is not None and status.metrics.sleeps:
+        return "the engine sleeps"
+    return "the engine is paused" if status.is_paused else ""
+
+
+def _state(trouble: str) -> tuple[WorkerState, str]:
+    return (WorkerState.UNHEALTHY if trouble else WorkerState.READY), trouble

@@ -1,47 +1,38 @@
-"""vLLM's /metrics page: the few numbers that a picker needs, and what follows from two of them. Pure.
-
-Gauges move only with engine steps (vLLM 0.32): a paused or sleeping engine shows 0 with requests hanging in it.
-"""
+"""What a picker needs of an engine's numbers, whatever they are called there, and what follows from two looks. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-_CREATED = "vllm:generation_tokens_created"
-_PROCESS_START = "process_start_time_seconds"
-# Parsing all of vLLM's 74 kB takes ten times as long as parsing these lines.
-_WANTED = (
-    "vllm:num_requests_running{",
-    "vllm:num_requests_waiting{",
-    "vllm:kv_cache_usage_perc{",
-    "vllm:engine_sleep_state{",
-    "vllm:prompt_tokens_total{",
-    "vllm:prompt_tokens_cached_total{",
-    "vllm:generation_tokens_total{",
-    "vllm:request_success_total{",
-    "vllm:iteration_tokens_total_count{",
-    "vllm:prefix_cache_queries_total{",
-    "vllm:prefix_cache_hits_total{",
-    "vllm:cache_config_info{",
-    _CREATED,
-    _PROCESS_START,
-)
+PROCESS_START = "process_start_time_seconds"
 
 
 class Unreadable(ValueError):
-    """A page that is not what vLLM writes."""
+    """A page that is not what the engine writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Whose numbers are meant on a page that several engines share: of a data-parallel rank, of a model; or all."""
+
+    rank: int | None = None
+    model: str = ""
+
+    def __str__(self) -> str:
+        rank = "any rank" if self.rank is None else f"rank {self.rank}"
+        return f"{rank} of model {self.model}" if self.model else rank
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
     """What an engine has done since it started.
 
-    `prompt_tokens` excludes what came from its cache. `steps` is 0 where the engine does not count them. Of the
-    tokens looked up in its prefix cache `reused_tokens` were found; both count a request when it is admitted.
+    `prompt_tokens` excludes what came from its cache. Of the tokens looked up in its prefix cache `reused_tokens` were
+    found; both count a request when it is admitted. What an engine does not count is 0.
     """
 
     prompt_tokens: int = 0
@@ -50,60 +41,50 @@ class Counters:
     steps: int = 0
     looked_up_tokens: int = 0
     reused_tokens: int = 0
+    first_tokens: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """LoRA adapters by name: in running requests, in waiting ones; `slots`: so many fit on the GPU, 0: unknown."""
+
+    running: frozenset[str] = frozenset()
+    waiting: frozenset[str] = frozenset()
+    slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """One look at an engine.
 
-    `kv_used`: share of KV blocks that running requests hold, 0 to 1. `sleeps`: no request is served. `ranks`: the
-    engine labels on the page. `started_at`: the engine's own time, to compare with an earlier one; 0: unknown.
+    `kv_used`: share of KV blocks that running requests hold, 0 to 1; None where the engine does not say, which is not
+    the same as none. `sleeps`: no request is served. `ranks`: those on the page. `started_at`: the engine's own time,
+    to compare with an earlier one; 0: unknown. `waiting_uncached_tokens`: None where only requests are counted.
     """
 
     running: int = 0
     waiting: int = 0
-    kv_used: float = 0.0
+    kv_used: float | None = None
     sleeps: bool = False
     kv_capacity_tokens: int = 0
     ranks: frozenset[str] = frozenset()
     started_at: float = 0.0
     counters: Counters = field(default_factory=Counters)
+    adapters: AdapterUse = AdapterUse()
+    waiting_uncached_tokens: int | None = None
 
     @property
     def waiting_tokens(self) -> int:
-        """An estimate of the prompt tokens to compute for the queue: as many for each as the average request had.
+        """The prompt tokens to compute for the queue.
 
-        vLLM 0.32 counts waiting requests, not their tokens.
+        Where the engine counts waiting requests only, as vLLM 0.32 does, it is an estimate: as many for each as the
+        average request had.
         """
+        if self.waiting_uncached_tokens is not None:
+            return self.waiting_uncached_tokens
         done = self.counters.successes
         return self.waiting * self.counters.prompt_tokens // done if done else 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    name: str
-    labels: dict[str, str]
-    value: float
-
-
-def parse(page: str, rank: int | None = None) -> Metrics:
-    """The numbers of one data-parallel rank, or of all together. Raises Unreadable."""
-    try:
-        samples = [sample for sample in _samples(page) if rank is None or _is_of(sample, str(rank))]
-    except ValueError as error:
-        raise Unreadable(f"/metrics is not in Prometheus' text format: {type(error).__name__}") from None
-    if not samples:
-        raise Unreadable(f"/metrics has nothing of vLLM's{'' if rank is None else f' for rank {rank}'}")
-    return Metrics(
-        running=int(_over(sum, samples, "vllm:num_requests_running")),
-        waiting=int(_over(sum, samples, "vllm:num_requests_waiting")),
-        kv_used=_over(max, samples, "vllm:kv_cache_usage_perc"),
-        sleeps=any(sample.value == 0 for sample in samples if sample.labels.get("sleep_state") == "awake"),
-        kv_capacity_tokens=sum(_capacity(s.labels) for s in samples if s.name == "vllm:cache_config_info"),
-        ranks=frozenset(sample.labels["engine"] for sample in samples if "engine" in sample.labels),
-        started_at=_over(max, samples, _CREATED) or _over(max, samples, _PROCESS_START),
-        counters=_counters(samples),
-    )
 
 
 def rates(before: Counters, after: Counters, elapsed_s: float) -> tuple[float, float]:
@@ -112,7 +93,7 @@ def rates(before: Counters, after: Counters, elapsed_s: float) -> tuple[float, f
         return 0.0, 0.0
     prefill = after.prompt_tokens - before.prompt_tokens
     decode = after.generation_tokens - before.generation_tokens
-    # Prompt tokens net of cached ones may shrink for a moment: see _counters.
+    # Prompt tokens net of cached ones may shrink for a moment: the two are not counted at the same time.
     return max(0, prefill) / elapsed_s, decode / elapsed_s
 
 
@@ -130,47 +111,56 @@ def has_gone_back(before: Counters, after: Counters) -> bool:
     )
 
 
-def _counters(samples: list[_Sample]) -> Counters:
-    prompt = _over(sum, samples, "vllm:prompt_tokens_total")
-    cached = _over(sum, samples, "vllm:prompt_tokens_cached_total")
-    return Counters(
-        # The two are not counted at the same moment: cached tokens at admission, prompt tokens at the end of prefill.
-        prompt_tokens=max(0, int(prompt - cached)),
-        generation_tokens=int(_over(sum, samples, "vllm:generation_tokens_total")),
-        successes=int(_over(sum, samples, "vllm:request_success_total")),
-        steps=int(_over(sum, samples, "vllm:iteration_tokens_total_count")),
-        looked_up_tokens=int(_over(sum, samples, "vllm:prefix_cache_queries_total")),
-        reused_tokens=int(_over(sum, samples, "vllm:prefix_cache_hits_total")),
-    )
+# -- Prometheus' text format -------------------------------------------------------------------------------------------
 
 
-def _samples(page: str) -> Iterator[_Sample]:
-    """Raises ValueError, also for a number that is none."""
-    wanted = "\n".join(line for line in page.splitlines() if line.startswith(_WANTED))
-    for family in text_string_to_metric_families(wanted + "\n"):
-        for sample in family.samples:
-            if not math.isfinite(sample.value):
-                raise ValueError("not a finite number")
-            yield _Sample(sample.name, sample.labels, sample.value)
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A line of a page."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
 
 
-def _is_of(sample: _Sample, rank: str) -> bool:
-    return sample.name == _PROCESS_START or sample.labels.get("engine") == rank
+def read_samples(page: bytes, wanted: Sequence[str]) -> list[Sample]:
+    """The lines of these metrics. Raises Unreadable.
+
+    Parsing all of vLLM's 74 kB takes ten times as long as parsing the few lines that are wanted.
+    """
+    starts = tuple(f"{name}{follows}" for name in wanted for follows in ("{", " "))
+    lines = (line for line in page.decode(errors="replace").splitlines() if line.startswith(starts))
+    try:
+        return list(_parse("\n".join(lines) + "\n"))
+    except ValueError as error:
+        raise Unreadable(f"the page is not in Prometheus' text format: {type(error).__name__}") from None
 
 
-def _over(combine: Callable[[Iterable[float]], float], samples: list[_Sample], name: str) -> float:
-    values = [sample.value for sample in samples if sample.name == name]
-    return combine(values) if values else 0.0
+def over(combine: Callable[[Iterable[float]], float], samples: Iterable[Sample], *names: str) -> float | None:
+    """The samples of the first of these names that is there, put together; None where none is."""
+    found = list(samples)
+    for name in names:
+        if values := [sample.value for sample in found if sample.name == name]:
+            return combine(values)
+    return None
+
+
+def total(samples: Iterable[Sample], *names: str) -> int:
+    """The sum over the first of these names that is there; 0 where none is."""
+    return int(over(sum, samples, *names) or 0)
 
 
 _MOST_DIGITS = 9
 
 
-def _capacity(labels: dict[str, str]) -> int:
-    size = _int(labels.get("kv_cache_size_tokens"))
-    return size or _int(labels.get("num_gpu_blocks")) * _int(labels.get("block_size"))
-
-
-def _int(text: str | None) -> int:
-    """0 where it is no number, or one that no engine can mean and no record can hold."""
+def whole(text: str | None) -> int:
+    """A label's number; 0 where it is none, or one that no engine can mean and no record can hold."""
     return int(text) if text and len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else 0
+
+
+def _parse(text: str) -> Iterator[Sample]:
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if not math.isfinite(sample.value):
+                raise ValueError("not a finite number")
+            yield Sample(sample.name, sample.labels, sample.value)

@@ -56,7 +56,7 @@ class PublisherSettings:
 class Load:
     """How busy a worker is. `waiting_tokens`: prompt tokens in its queue; `kv_used`: share of its KV cache, 0 to 1.
 
-    The last four are its own counters since it started (`records.LoadRecord`).
+    The last six are its own counters since it started (`records.LoadRecord`).
     """
 
     running: int = 0
@@ -69,6 +69,8 @@ class Load:
     reused_tokens: int = 0
     generated_tokens: int = 0
     finished: int = 0
+    first_tokens: int = 0
+    errors: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,8 @@ class Publisher:
             reused_tokens=load.reused_tokens,
             generated_tokens=load.generated_tokens,
             finished=load.finished,
+            first_tokens=load.first_tokens,
+            errors=load.errors,
         )
 
     def _is_snapshot_due(self, now: float) -> bool:

@@ -119,7 +119,10 @@ class Order:
 
 
 class Subscriber:
-    """`run` follows `events`, a PUB socket, and asks `replay`, a ROUTER socket, for what it missed, if there is one."""
+    """`run` follows `events`, a PUB socket, and asks `replay`, a ROUTER socket, for what it missed, if there is one.
+
+    `is_bound_here`: the PUB socket connects to us, as vLLM's does where its endpoint names a host.
+    """
 
     def __init__(
         self,
@@ -128,9 +131,11 @@ class Subscriber:
         replay: str | None,
         handler: Handler,
         settings: SubscriberSettings = SubscriberSettings(),
+        is_bound_here: bool = False,
     ) -> None:
         self._context = context
         self._events = events
+        self._is_bound_here = is_bound_here
         self._replay_from = replay
         self._handler = handler
         self._settings = settings
@@ -144,8 +149,11 @@ class Subscriber:
         return replace(self._counts, next=self._order.next)
 
     async def run(self) -> None:
-        """Until cancelled. An engine that is not there yet, or no more, is waited for."""
-        with self._socket(zmq.SUB, self._events) as socket:
+        """Until cancelled. An engine that is not there yet, or no more, is waited for.
+
+        Raises zmq.ZMQError for an endpoint that cannot be used.
+        """
+        with self._socket(zmq.SUB, self._events, self._is_bound_here) as socket:
             # The topic is the operator's free text: it proves nothing and filters nothing.
             socket.subscribe(b"")
             await self._catch_up()
@@ -158,7 +166,7 @@ class Subscriber:
                 await asyncio.sleep(0)
 
     @contextlib.contextmanager
-    def _socket(self, kind: int, endpoint: str) -> Iterator[zmq.asyncio.Socket]:
+    def _socket(self, kind: int, endpoint: str, binds: bool = False) -> Iterator[zmq.asyncio.Socket]:
         socket = self._context.socket(kind)
         try:
             socket.linger = 0
@@ -166,7 +174,7 @@ class Subscriber:
             socket.rcvhwm = self._settings.receive_queue
             socket.maxmsgsize = self._settings.limits.payload_bytes
             socket.reconnect_ivl_max = 2000
-            socket.connect(endpoint)
+            (socket.bind if binds else socket.connect)(endpoint)
             yield socket
         finally:
             socket.close()

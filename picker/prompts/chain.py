@@ -27,8 +27,9 @@ HASH_ID = "xxh3-16-v1"
 HASH_TOKENS = 16
 INDEX_TOKENS = 64
 TEXT_BLOCK_BYTES = 512
+TOKEN_BYTES = 4
+HASH_BYTES = HASH_TOKENS * TOKEN_BYTES
 _STRIDE = INDEX_TOKENS // HASH_TOKENS
-_TOKEN_BYTES = 4
 
 
 def scope(model: str, adapter: str = "", salt: str = "") -> int:
@@ -47,7 +48,12 @@ def extend(previous: int, tokens: Sequence[int]) -> list[int]:
 
     Raises ValueError for a token id that does not fit an unsigned 32-bit integer.
     """
-    return _chain(previous, pack(tokens), HASH_TOKENS * _TOKEN_BYTES)
+    return extend_packed(previous, pack(tokens))
+
+
+def extend_packed(previous: int, packed: bytes) -> list[int]:
+    """As `extend`, for packed tokens."""
+    return _chain(previous, packed, HASH_BYTES)
 
 
 def pack(tokens: Sequence[int]) -> bytes:
@@ -71,16 +77,16 @@ class ChainState:
     def advance(self, packed: bytes) -> tuple[ChainState, list[int]]:
         """The state after these packed tokens, and the index blocks that they complete."""
         data = self.pending + packed
-        hashes = _chain(self.previous, data, HASH_TOKENS * _TOKEN_BYTES)
+        hashes = extend_packed(self.previous, data)
         done = self.tokens // HASH_TOKENS % _STRIDE
-        rest = data[len(hashes) * HASH_TOKENS * _TOKEN_BYTES :]
+        rest = data[len(hashes) * HASH_BYTES :]
         previous = hashes[-1] if hashes else self.previous
         return ChainState(previous, self.tokens + token_count(packed), rest), hashes[_STRIDE - 1 - done :: _STRIDE]
 
 
 def token_count(packed: bytes) -> int:
     """How many tokens `pack` has packed."""
-    return len(packed) // _TOKEN_BYTES
+    return len(packed) // TOKEN_BYTES
 
 
 def index_blocks(start: int, tokens: Sequence[int]) -> list[int]:

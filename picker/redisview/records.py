@@ -38,6 +38,9 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `worker` is `endpoint` with the rank appended when there are several ranks behind one endpoint. `epoch` is a random
     63-bit number drawn whenever the worker's cache may have begun anew (start of the agent, restart of the engine): it
     needs no allocator, so an emptied Redis cannot hand the same number out twice.
+
+    `adapters` are those that may be asked for; of them, `resident_adapters` are taken to be on the GPU, where
+    `adapter_slots` have room (0: unknown). `gpu` is the operator's name for its kind.
     """
 
     worker: str
@@ -49,6 +52,9 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     version: str = ""
     models: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
+    resident_adapters: tuple[str, ...] = ()
+    adapter_slots: int = 0
+    gpu: str = ""
     kv_capacity_tokens: int = 0
     context_limit_tokens: int = 0
     adapter_slots: int = 0
@@ -69,7 +75,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             raise Foreign(f"worker record: {error}") from None
 
 
-_LOAD = struct.Struct("<BQIIHHQfffQIQQQQQ")
+_LOAD = struct.Struct("<BQIIHHQfffQIQQQQQQQ")
 _U16, _U32 = 0xFFFF, 0xFFFFFFFF
 _LARGEST_COUNT = 2**63 - 1
 """Of tokens: what the arrays of a view can hold."""
@@ -84,8 +90,8 @@ class LoadRecord:
     machines' clocks are ever compared. `facts` grows when the worker's record changes. `kv_used` is a share, 0 to 1.
     `kv_count` and `kv_xor` are the number and the exclusive-or of the published index blocks after event `kv_seq`.
 
-    The last four are the engine's own counters since it started, all 0 where it has none: tokens looked up in its
-    prefix cache and tokens found there, tokens generated, requests finished.
+    The last six are the engine's own counters since it started, 0 where it has none: tokens looked up in its prefix
+    cache and tokens found there, tokens generated, requests finished, first tokens given, requests failed.
     """
 
     epoch: int
@@ -104,9 +110,11 @@ class LoadRecord:
     reused_tokens: int = 0
     generated_tokens: int = 0
     finished: int = 0
+    first_tokens: int = 0
+    errors: int = 0
 
     def pack(self) -> bytes:
-        """93 bytes, the first of which is the record's version. Numbers that do not fit become the nearest that do."""
+        """109 bytes, the first of which is the record's version. Numbers that do not fit become the nearest that do."""
         return _LOAD.pack(
             1,
             self.epoch,
@@ -139,8 +147,15 @@ class LoadRecord:
         return load
 
     @property
-    def _counted(self) -> tuple[int, int, int, int]:
-        return self.looked_up_tokens, self.reused_tokens, self.generated_tokens, self.finished
+    def _counted(self) -> tuple[int, ...]:
+        return (
+            self.looked_up_tokens,
+            self.reused_tokens,
+            self.generated_tokens,
+            self.finished,
+            self.first_tokens,
+            self.errors,
+        )
 
 
 def _clamped(value: int, largest: int) -> int:

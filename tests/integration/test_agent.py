@@ -18,8 +18,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from picker.agent.config import AgentConfig, WorkerConfig
-from picker.agent.engine import Engine, EngineSettings, EventSource, Reach
-from picker.agent.service import Agent, AgentSettings, WorkerStatistics
+from picker.agent.engine import Engine, EngineSettings, Reach
+from picker.agent.engines.kind import EventSource
+from picker.agent.service import Agent
+from picker.agent.worker import AgentSettings, WorkerStatistics
 from picker.prompts import chain
 from picker.redisview.keys import Keys
 from picker.redisview.records import KvEvent, KvOp, LoadRecord, Snapshot, WorkerRecord, WorkerState
@@ -300,7 +302,12 @@ async def probe_once(url: str, **settings: Any) -> Any:
         return await Engine(client, url, settings=EngineSettings(**settings)).probe()
 
 
-MODELS = {"data": [{"id": MODEL, "parent": None, "max_model_len": 8192}, {"id": "sql", "parent": MODEL}]}
+MODELS = {
+    "data": [
+        {"id": MODEL, "parent": None, "max_model_len": 8192, "owned_by": "vllm"},
+        {"id": "sql", "parent": MODEL},
+    ]
+}
 
 
 async def test_a_probe_reads_models_adapters_version_and_event_source() -> None:

@@ -46,20 +46,60 @@ def captured(name: str) -> dict[str, list[Event]]:
 # -- one rule at a time ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [16, 32, 48, 64, 128])
+@pytest.mark.parametrize("size", [1, 4, 7, 16, 20, 32, 48, 60, 64, 96, 128])
 def test_engine_blocks_of_any_size_give_the_same_index_blocks(size: int) -> None:
     table = BlockTable(MODEL)
     tokens = PROMPT[: 384 // size * size]
     assert table.apply(store(tokens, size)) == Delta(stored=index_blocks(tokens))
 
 
-@pytest.mark.parametrize("size", [16, 32, 64, 128])
+@pytest.mark.parametrize("size", [1, 4, 7, 16, 20, 32, 60, 64, 128])
 def test_a_store_that_comes_in_pieces_gives_the_same_blocks(size: int) -> None:
     table = BlockTable(MODEL)
     stored: list[int] = []
     for first in range(512 // size):
         stored += table.apply(store(PROMPT[: (first + 1) * size], size, first)).stored
-    assert stored == index_blocks(PROMPT)
+    assert stored == index_blocks(PROMPT[: 512 // size * size])
+
+
+def test_a_page_of_one_token_takes_its_index_block_along() -> None:
+    table = BlockTable(MODEL)
+    event = store(PROMPT[:200], 1)
+    blocks = index_blocks(PROMPT[:200])
+    assert table.apply(event).stored == blocks
+    assert table.apply(Removed(event.hashes[130:131])) == Delta(removed=blocks[2:])
+    assert table.apply(Removed(event.hashes[:1])) == Delta(removed=blocks[1::-1])
+
+
+def test_blocks_of_several_sizes_may_follow_one_another() -> None:
+    table = BlockTable(MODEL)
+    assert table.apply(Stored([1], None, PROMPT[:50], 50)) == Delta()
+    assert table.apply(Stored([2, 3], 1, PROMPT[50:64], 7)) == Delta(stored=index_blocks(PROMPT[:64]))
+    assert table.apply(Stored([4], 3, PROMPT[64:130], 66)) == Delta(stored=index_blocks(PROMPT[:130])[1:])
+
+
+def test_a_prefix_that_is_announced_again_because_it_was_hit_is_no_new_copy() -> None:
+    table = BlockTable(MODEL)
+    event = store(PROMPT[:256], 64)
+    table.apply(event)
+    table.begin_step()
+    more = store(PROMPT[:320], 64)
+    assert table.apply(more) == Delta(stored=index_blocks(PROMPT[:320])[4:])
+    for value in reversed(more.hashes):
+        table.apply(Removed([value]))
+    assert (table.published, table.statistics().nodes) == (set(), 0)
+
+
+def test_a_block_that_was_computed_again_is_a_new_copy() -> None:
+    table = BlockTable(MODEL)
+    event = store(PROMPT[:128], 64)
+    table.apply(event)
+    table.apply(event)  # in the same step: two equal prompts
+    table.begin_step()
+    table.apply(store(PROMPT[:128], 64, 1))  # the last block of a prompt that is cached whole
+    assert table.apply(Removed(event.hashes)) == Delta()
+    assert table.apply(Removed(event.hashes[1:])) == Delta()
+    assert table.apply(Removed(event.hashes[1:])).removed == index_blocks(PROMPT[:128])[1:]
 
 
 def test_a_block_with_two_copies_stays_until_both_are_gone() -> None:
@@ -172,7 +212,7 @@ def test_a_block_with_other_extra_keys_is_opaque_and_so_are_its_descendants(keys
 SKIPPED = {
     "other_medium": store(PROMPT[:64], medium="CPU"),
     "other_attention": store(PROMPT[:64], kind="sliding_window"),
-    "bad_block_size": store(PROMPT[:60], 20),
+    "bad_block_size": Stored([1], None, [], 0),
     "bad_tokens": Stored([1, 2], None, PROMPT[:33], 16),
 }
 
@@ -312,11 +352,11 @@ def follow(published: set[int], delta: Delta) -> set[int]:
 
 Path_ = tuple[int, ...]
 # Mostly blocks that are index blocks, and few of them: so that evictions and returns meet.
-SIZES = [64, 64, 64, 64, 16, 32, 128]
+SIZES = [64, 64, 64, 64, 16, 24, 32, 40, 128]
 
 
 class Naive(RuleBasedStateMachine):
-    """Engines with blocks of 16 to 128 tokens, prompts from a two-way tree, evictions anywhere.
+    """Engines with blocks of 16 to 128 tokens, multiples of 16 or not, prompts from a two-way tree, evictions anywhere.
 
     The model knows, of each block, its path in the tree and its copies; it derives what is published from scratch.
     """

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from picker.agent.engine import EngineStatus, Models, Reach, reachable
+from picker.agent.engine import EngineStatus, Models, Reach
+from picker.agent.engines.kind import reachable
 from picker.agent.lifecycle import Finding, Lifecycle, LifecycleSettings
 from picker.agent.metrics import Counters, Metrics
 from picker.redisview.records import WorkerState

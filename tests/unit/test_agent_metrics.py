@@ -1,4 +1,4 @@
-"""Reading vLLM's /metrics page."""
+"""Reading engines' metrics pages: vLLM's here, the others' names in test_agent_engines."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from picker.agent.metrics import Counters, Metrics, Unreadable, has_restarted, parse, rates
+from picker.agent.engines.vllm import read_metrics
+from picker.agent.metrics import AdapterUse, Counters, Metrics, Unreadable, Which, has_restarted, rates
 
 PAGE = (Path(__file__).parents[1] / "data" / "metrics" / "vllm_overload.txt").read_text()
+
+
+def parse(page: str, rank: int | None = None, model: str = "") -> Metrics:
+    return read_metrics(page.encode(), Which(rank, model))
 
 
 def test_a_captured_page_of_an_overloaded_engine_is_read() -> None:
@@ -96,3 +101,28 @@ def test_a_size_that_no_engine_can_mean_is_none() -> None:
     text = 'vllm:cache_config_info{kv_cache_size_tokens="%s",num_gpu_blocks="%s",block_size="16",engine="0"} 1\n'
     for absurd in ("1" + "0" * 100, "-1", "x", "１２"):
         assert parse(text % (absurd, absurd)).kv_capacity_tokens == 0
+
+
+def test_first_tokens_and_errors_are_counted() -> None:
+    first_tokens = 'vllm:time_to_first_token_seconds_count{engine="0"} 94.0\n'
+    errors = 'vllm:request_success_total{engine="0",finished_reason="error"} 7.0\n'
+    counters = parse(PAGE + first_tokens + errors).counters
+    assert (counters.first_tokens, counters.errors) == (94, 7)
+
+
+def test_models_on_one_page_are_told_apart() -> None:
+    other = PAGE.replace('model_name="tiny-llama"', 'model_name="other"').replace("running{", 'running{more="",')
+    both = PAGE + other
+    assert parse(both).running == 8
+    assert parse(both, model="other").running == 4
+    assert parse(both, model="other").counters.successes == 90
+    with pytest.raises(Unreadable, match="model absent"):
+        parse('vllm:num_requests_running{engine="0",model_name="there"} 1.0', model="absent")
+
+
+def test_the_newest_series_tells_which_adapters_are_in_use() -> None:
+    line = 'vllm:lora_requests_info{max_lora="2",running_lora_adapters="%s",waiting_lora_adapters="%s"} %f\n'
+    page = PAGE + line % ("a,b", "", 10.0) + line % ("c, d", "e", 30.5) + line % ("b", "a", 20.0)
+    assert parse(page).adapters == AdapterUse(frozenset({"c", "d"}), frozenset({"e"}), 2)
+    assert parse(PAGE + line % ("", "", 1.0)).adapters == AdapterUse(slots=2)
+    assert parse(PAGE).adapters == AdapterUse()

@@ -46,6 +46,8 @@ LOADS = st.builds(
     reused_tokens=st.integers(0, 2**63 - 1),
     generated_tokens=st.integers(0, 2**63 - 1),
     finished=st.integers(0, 2**63 - 1),
+    first_tokens=st.integers(0, 2**63 - 1),
+    errors=st.integers(0, 2**63 - 1),
 )
 FULL_RECORD = WorkerRecord(
     worker="10.0.0.7:8000#1",
@@ -147,9 +149,9 @@ def test_more_waiting_tokens_than_a_view_can_hold_are_written_as_the_most_and_re
 
 
 def test_counters_beyond_what_a_view_can_hold_are_written_as_the_most_and_read_as_foreign() -> None:
-    packed = bytearray(LoadRecord(1, 1, 1, finished=2**64, looked_up_tokens=-1).pack())
+    packed = bytearray(LoadRecord(1, 1, 1, errors=2**64, looked_up_tokens=-1).pack())
     load = LoadRecord.unpack(bytes(packed))
-    assert (load.looked_up_tokens, load.finished) == (0, 2**63 - 1)
+    assert (load.looked_up_tokens, load.errors) == (0, 2**63 - 1)
     packed[-8:] = b"\xff" * 8
     with pytest.raises(Foreign):
         LoadRecord.unpack(bytes(packed))
