@@ -57,7 +57,6 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     gpu: str = ""
     kv_capacity_tokens: int = 0
     context_limit_tokens: int = 0
-    adapter_slots: int = 0
     publishes_kv: bool = True
     labels: dict[str, str] = {}
 
