@@ -110,7 +110,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     redis, pool: where agents publish, and under which name.
     transport: what carries gRPC on `listen` and `health`: grpcio, or http2, our own. Envoy sees no difference.
     http2: what the http2 transport lets a peer do.
-    policy: one of the names of `picker.scheduling.policies.POLICIES`.
+    policy: by name; `picker simulate policies` lists ours and those of installed packages.
     fallbacks: endpoints named after the first, for Envoy's retries. 0 for gateways that take only one (ORIGINAL_DST).
     rewrites: from a model's name in a request to the one that workers know, or to several with weights (a canary). Only
     the bytes of the name change in the body.

@@ -30,7 +30,7 @@ from picker.requests.rewrite import splice_model
 from picker.requests.usage import Unreadable, read_usage
 from picker.scheduling.decide import decide
 from picker.scheduling.decision import MESSAGE, STATUS, Refused, Routed
-from picker.scheduling.policies import POLICIES
+from picker.scheduling.policies import find
 from picker.scheduling.profile import choose
 from picker.scheduling.request import SchedulingRequest
 from picker.telemetry.metrics import Metrics
@@ -67,7 +67,8 @@ class Picker:
         self._reader = reader
         self._metrics = metrics
         self._is_blind = is_blind
-        self._policy = POLICIES[config.policy]
+        self._policy = find(config.policy)
+        self._policies = {each.policy: find(each.policy) for each in config.profiles if each.policy}
         self._model = config.worker_model
         self._limits = config.limits
         self._tokenizers = Threads(config.limits.tokenizer_threads, "tokenizer")
@@ -183,10 +184,11 @@ class Picker:
             adapter=adapter,
             require=required_labels(wanted.headers, self._requirement_headers) if self._requirement_headers else {},
             profile=profile,
+            session=request.terms.session,
         )
         self._sequence += 1
         now = time.monotonic()
-        policy = POLICIES[profile.policy] if profile.policy else self._policy
+        policy = self._policies[profile.policy] if profile.policy else self._policy
         decision = decide(scheduling, self._view, policy, self._model, now, self._rng, self._fallbacks)
         if isinstance(decision, Refused):
             return self._refuse(STATUS[decision.reason], decision.reason, MESSAGE[decision.reason])

@@ -36,7 +36,7 @@ from picker.prompts.tokenizer import ModelTokenizer
 from picker.redisview.connection import connect
 from picker.redisview.keys import Keys
 from picker.scheduling.decide import term_names
-from picker.scheduling.policies import POLICIES, Policy
+from picker.scheduling.policies import Policy, UnknownPolicy, find
 from picker.telemetry.metrics import Metrics, Readings
 from picker.threads import SWITCH_INTERVAL_S
 from picker.truth import TruthCheck
@@ -68,9 +68,10 @@ async def serve(config: Config) -> None:
 
 
 def _check_policy(setting: str, name: str) -> Policy:
-    if name not in POLICIES:
-        raise BadSetting(f"{setting}: {name!r} is not a policy; there are {', '.join(sorted(POLICIES))}")
-    return POLICIES[name]
+    try:
+        return find(name)
+    except UnknownPolicy as error:
+        raise BadSetting(f"{setting}: {error}") from None
 
 
 class Server:

@@ -67,6 +67,10 @@ class Reuse:
         sums.looked_up += looked_up_tokens
         sums.reused += min(reused_tokens, looked_up_tokens)
 
+    def inserted(self, now: float) -> dict[int, float]:
+        """Prompt tokens placed on each slot in the last `window_s` or so that were not expected to be there."""
+        return {slot: (sums := self._faded(slot, now)).placed - sums.predicted for slot in self._slots}
+
     def forget(self, slot: int) -> None:
         """Another worker will take this slot."""
         self._slots.pop(slot, None)

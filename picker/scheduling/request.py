@@ -16,7 +16,7 @@ class SchedulingRequest:
     prompt's index blocks and `block_tokens` what one of them stands for; `exact` says that they are of tokens, as
     engines announce them, and not of text. `subset` is the proxy's own restriction to endpoints; None is none.
     `avoid` holds endpoints that have failed this request; they are taken only where there are no others.
-    `sequence` numbers the requests of this process, from 0.
+    `sequence` numbers the requests of this process, from 0. `session` is what the client sends to stay on one worker.
 
     `wanted_output_tokens` is what the client has asked for at most, 0 where it did not say; `expected_output_tokens` is
     what will come of it. `adapter` is the LoRA adapter among `model`'s names, if it is one. `require` holds labels that
@@ -36,3 +36,4 @@ class SchedulingRequest:
     adapter: str = ""
     require: Mapping[str, Sequence[str]] = field(default_factory=dict)
     profile: Profile = DEFAULT
+    session: str = ""

@@ -185,7 +185,7 @@ async def test_processes_that_cannot_start_are_not_tried_for_ever(transport: str
     ("settings", "expected"),
     [
         ({"polcy": "random"}, "polcy is not a setting; did you mean policy"),
-        ({"policy": "nope"}, "'nope' is not a policy; there are expected-delay"),
+        ({"policy": "nope"}, "there is no policy 'nope'; there are: expected-delay"),
         ({"redis": "http://x"}, "is not a Redis URL"),
         ({"tokenizers": {"m": "/nowhere"}}, "/nowhere/tokenizer.json does not exist"),
         ({"tls": {"cert": "x"}}, "cert and key belong together"),

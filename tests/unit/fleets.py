@@ -48,7 +48,7 @@ def fleet(count: int, capacity: int = 64, **facts: object) -> View:
     """A view of so many idle workers, all ready and trusted; worker i is at `endpoint(i)`."""
     view = View(capacity=capacity)
     for number in range(count):
-        slot = view.admit(Worker(f"w{number}", endpoint=endpoint(number), **facts), now=0.0)  # type: ignore[arg-type]
+        slot = view.admit(Worker(f"w{number}", **{"epoch": number + 1, "endpoint": endpoint(number), **facts}), now=0.0)  # type: ignore[arg-type]
         view.index.trust(slot, True)
     return view
 

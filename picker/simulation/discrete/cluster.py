@@ -11,7 +11,7 @@ from random import Random
 
 from picker.fleet.inflight import Booking
 from picker.scheduling.model import WorkerModel
-from picker.scheduling.policies import POLICIES
+from picker.scheduling.policies import find
 from picker.simulation.discrete.engine import IDLE, DiscreteEngine, Job, Progress
 from picker.simulation.discrete.gateway import Change, Facts, Gateway, Report
 from picker.simulation.discrete.outcome import FAILED, Load, Outcome, Request
@@ -300,7 +300,7 @@ class _Run:
 
     def _gateway(self, number: int, seed: int) -> Gateway:
         cluster = self._cluster
-        policy = POLICIES[cluster.policy]
+        policy = find(cluster.policy)
         gateway = Gateway(
             policy,
             cluster.model or self._cold,

@@ -117,12 +117,14 @@ class Gateway:
             expected_output_tokens=self.view.lengths.mean(MODEL),
             chain=blocks,
             block_tokens=block_tokens,
+            session=ask.session,
         )
         self._sequence += 1
         decision = decide(request, self.view, self._policy, self._model, now, self._rng)
         if isinstance(decision, Refused):
             return None
         booking = self.view.place(decision.slots[0], blocks, True, decision.work_s, ask.prompt_tokens, now)
+        self.view.reuse.placed(decision.slots[0], ask.prompt_tokens, decision.hit_tokens, now)
         return Placed(tuple(self._workers[slot] for slot in decision.slots), booking)
 
     def release(self, booking: Booking, is_answered: bool, now: float) -> None:
