@@ -19,6 +19,8 @@ Floats = npt.NDArray[np.float64]
 CALIBRATION_PRIOR_S = 2.0
 """Seconds of predicted work for which the pool's speed counts when a worker's own speed is estimated."""
 _CALIBRATION_DECAY = 0.97
+_COUNTED_PATIENCE = 3.0
+"""A worker that counts its first tokens gets so many times the predicted time before one is taken to have come."""
 _LEAST_WINDOW_S = 0.01
 """Less prefill in the window is not worth telling other pickers."""
 
@@ -74,15 +76,19 @@ class InFlight:
         self._speed = np.ones(capacity)
         self._waiting: dict[tuple[int, int], list[Booking]] = {}
         self._unseen: dict[int, dict[Booking, None]] = {}
+        self._first_tokens = np.full(capacity, -1, np.int64)
+        self._uncounted = np.zeros(capacity)
 
     def __repr__(self) -> str:
         return f"<InFlight {int(self.requests.sum())} requests, {self.prefill_s.sum():.1f} s of prefill>"
 
     def grow(self, capacity: int) -> None:
         """Makes room for more slots."""
+        old = len(self.requests)
         for name, array in vars(self).items():
             if isinstance(array, np.ndarray):
                 setattr(self, name, np.concatenate([array, np.zeros(capacity - len(array), array.dtype)]))
+        self._first_tokens[old:] = -1
         self.others.grow(capacity)
         self.strangers.grow(capacity)
         self._learn()
@@ -92,6 +98,7 @@ class InFlight:
         for array in vars(self).values():
             if isinstance(array, np.ndarray):
                 array[slot] = 0
+        self._first_tokens[slot] = -1
         self.others.reset(slot)
         self.strangers.reset(slot)
         self._learn()
@@ -138,10 +145,35 @@ class InFlight:
         for slot, unseen in list(self._unseen.items()):
             while unseen:
                 first = next(iter(unseen))
-                due = max(self._progress_at(slot), first.placed_at) + float(speed[slot]) * first.work_s
+                patience = _COUNTED_PATIENCE if self._first_tokens[slot] > 0 else 1.0
+                due = max(self._progress_at(slot), first.placed_at) + patience * float(speed[slot]) * first.work_s
                 if due > now:
                     break
                 self._settle(first, due)
+                self._uncounted[slot] -= 1
+
+    def counted(self, slot: int, first_tokens: int, now: float) -> None:
+        """A worker says how many first tokens it has given since it started: those of all pickers, and of strangers.
+
+        Ours among them are taken to be as many as our share of its requests, and to be those of our oldest unseen
+        ones. What has been settled in another way since the last count is not settled again.
+        """
+        before, self._first_tokens[slot] = int(self._first_tokens[slot]), first_tokens
+        unseen = self._unseen.get(slot, {})
+        if before < 0 or first_tokens < before or not unseen:
+            self._uncounted[slot] = 0.0
+            return
+        ours = self.requests.item(slot)
+        everybodys = ours + self.others.requests.item(slot) + self.strangers.requests.item(slot)
+        self._uncounted[slot] += (first_tokens - before) * ours / max(1, everybodys)
+        while unseen and self._uncounted[slot] >= 1:
+            self._settle(next(iter(unseen)), now)
+            self._uncounted[slot] -= 1
+
+    def found(self, slot: int, block: int, now: float) -> None:
+        """As `announced`, but when the worker announced it is not known: nothing is learnt of its speed."""
+        for booking in self._waiting.get((slot, block), ())[:]:
+            self._settle(booking, now)
 
     def announced(self, slot: int, block: int, now: float) -> None:
         """A worker has announced this block: prompts that end in it have been prefilled."""
@@ -168,6 +200,8 @@ class InFlight:
         if not booking.is_open:
             return
         if not booking.has_first_token:
+            if booking.last_block is None:
+                self._uncounted[booking.slot] -= 1
             self._settle(booking, now)
             if not booking.is_answered:
                 self._take_back(booking)

@@ -6,7 +6,7 @@ credit for its cache until `picker.fleet.reload` has restored it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import structlog
@@ -52,6 +52,13 @@ class Mirror:
             if slot >= 0:
                 self._view.speculative.clear(slot)
                 self._view.approximate.clear(slot)
+
+    def restore(self, fence: Fence, blocks: Sequence[int], now: float) -> None:
+        """These blocks of a snapshot are on this worker. `now`: as for `apply`."""
+        self.index.store(fence.slot, blocks)
+        if self._inflight.awaited:
+            for block in blocks:
+                self._inflight.found(fence.slot, block, now)
 
     def audit(self, loads: Iterable[tuple[Fence, LoadRecord]], now: float, patience_s: float | None = None) -> None:
         """Doubts the mirrors that cannot be what these load records count. `patience_s`: see `Fence.agrees`."""

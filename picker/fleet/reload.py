@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 
 from picker.fleet.batches import batches
@@ -83,7 +84,7 @@ class Reload:
             if fence not in self._mirror.fences:
                 return False
         for part in batches(snapshot.blocks, size):
-            index.store(fence.slot, part)
+            self._mirror.restore(fence, part, time.monotonic())
             await asyncio.sleep(0)
             if fence not in self._mirror.fences:
                 return False

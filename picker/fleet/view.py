@@ -86,6 +86,8 @@ class WorkerLoad(Protocol):
     def generated_tokens(self) -> int: ...  # noqa: D102
     @property
     def finished(self) -> int: ...  # noqa: D102
+    @property
+    def first_tokens(self) -> int: ...  # noqa: D102
 
 
 class View:
@@ -192,6 +194,9 @@ class View:
             self._beat_at[slot] = now
             self._learn(slot, load, now)
             self.inflight.reported(slot, load.running + load.waiting)
+            # Where events show first tokens too, counts of them would show each twice.
+            if not self._facts[slot].publishes_kv:
+                self.inflight.counted(slot, load.first_tokens, now)
         self.running[slot] = load.running
         self.waiting[slot] = load.waiting
         self.waiting_tokens[slot] = load.waiting_tokens

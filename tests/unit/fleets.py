@@ -38,6 +38,7 @@ class Load:
     reused_tokens: int = 0
     generated_tokens: int = 0
     finished: int = 0
+    first_tokens: int = 0
 
 
 def endpoint(number: int) -> str:

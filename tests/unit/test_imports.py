@@ -71,7 +71,7 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "fleet.sharing": ("grpc",),
     "fleet.watch": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.feed": ("grpc",),
-    "fleet.reload": ("grpc", "redis", "time", "random"),
+    "fleet.reload": ("grpc", "redis", "random"),
     "fleet.tail": ("grpc", "redis", "random"),
     "extproc.events": ("grpc", "redis", "asyncio", "time", "random"),
     "extproc.actions": ("grpc", "redis", "asyncio", "time", "random"),

@@ -17,6 +17,8 @@ steps = st.one_of(
     st.tuples(st.just("announced"), slots, st.integers(0, 2)),
     st.tuples(st.just("book_unseen"), slots, st.floats(0, 3), st.integers(0, 10**7)),
     st.tuples(st.just("elapse")),
+    st.tuples(st.just("counted"), slots, st.integers(0, 30)),
+    st.tuples(st.just("found"), slots, st.integers(0, 2)),
     st.tuples(st.just("grow")),
 )
 
@@ -50,6 +52,10 @@ def test_books_are_the_sum_of_open_bookings_and_return_to_zero(script: list[tupl
                 books.release(bookings[number % len(bookings)], now)
             case ("announced", int(slot), int(block)):
                 books.announced(slot, block, now)
+            case ("counted", int(slot), int(first_tokens)):
+                books.counted(slot, first_tokens, now)
+            case ("found", int(slot), int(block)):
+                books.found(slot, block, now)
             case ("grow",):
                 books.grow(len(books.requests) + 1)
         check(books, bookings)
@@ -197,3 +203,61 @@ def test_work_that_was_refused_or_given_up_does_not_keep_a_worker_busy() -> None
     answered.is_answered = True
     books.release(answered, now=1.0)
     assert books.utilisation(1.0)[1] > 0.5
+
+
+def test_counted_first_tokens_are_those_of_the_oldest_requests() -> None:
+    books = InFlight(1)
+    books.counted(0, 100, 0.0)
+    first, second = (books.book_unseen(0, 5.0, 100, now) for now in (1.0, 2.0))
+    books.counted(0, 101, 3.0)
+    assert (first.has_first_token, second.has_first_token) == (True, False)
+    assert books.prefill_s[0] == 5.0
+
+
+def test_a_first_token_is_not_counted_twice() -> None:
+    books = InFlight(1)
+    books.counted(0, 100, 0.0)
+    first, second = (books.book_unseen(0, 5.0, 100, 1.0) for _ in range(2))
+    books.release(first, 2.0)
+    books.counted(0, 101, 3.0)
+    assert not second.has_first_token
+    books.counted(0, 102, 4.0)
+    assert second.has_first_token
+
+
+def test_of_first_tokens_our_share_is_ours() -> None:
+    books = InFlight(1)
+    books.counted(0, 100, 0.0)
+    ours = [books.book_unseen(0, 5.0, 100, 1.0) for _ in range(4)]
+    books.reported(0, 8)
+    books.reported(0, 8)
+    books.counted(0, 104, 2.0)
+    assert [booking.has_first_token for booking in ours] == [True, True, False, False]
+
+
+def test_a_count_that_begins_anew_says_nothing() -> None:
+    books = InFlight(1)
+    books.counted(0, 100, 0.0)
+    booking = books.book_unseen(0, 5.0, 100, 1.0)
+    books.counted(0, 3, 2.0)
+    assert not booking.has_first_token
+    books.counted(0, 4, 3.0)
+    assert booking.has_first_token
+
+
+def test_a_worker_that_counts_is_given_more_time_before_a_first_token_is_taken_to_have_come() -> None:
+    books = InFlight(2)
+    books.counted(1, 7, 0.0)
+    silent, counting = (books.book_unseen(slot, 2.0, 100, 0.0) for slot in range(2))
+    books.elapse(3.0)
+    assert (silent.has_first_token, counting.has_first_token) == (True, False)
+    books.elapse(10.0)
+    assert counting.has_first_token
+
+
+def test_a_block_found_in_a_snapshot_shows_a_first_token_and_teaches_nothing_of_the_speed() -> None:
+    books = InFlight(1)
+    booking = books.book(0, 2.0, 100, 7, 0.0)
+    books.found(0, 7, 60.0)
+    assert booking.has_first_token and not books.awaited
+    assert books.speed()[0] == 1.0

@@ -74,7 +74,7 @@ class _Exchange:
     first_token_at: float | None = None
 
 
-_NOTHING = Report(0, 0, 0, 0, 0.0, 0, 0, 0, 0)
+_NOTHING = Report(0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +93,7 @@ class _Worker:
     reused: int = 0
     generated: int = 0
     finished: int = 0
+    first_tokens: int = 0
     report: Report = _NOTHING
 
     def observe(self, progress: Progress) -> None:
@@ -102,9 +103,10 @@ class _Worker:
         self.reused += sum(job.cached_tokens or 0 for job in progress.first_tokens)
         self.generated += sum(job.output_tokens for job in progress.ended)
         self.finished += len(progress.ended)
+        self.first_tokens += len(progress.first_tokens)
         self.report = Report(
             self.beat, engine.running, engine.waiting, engine.waiting_tokens, engine.kv_used,
-            self.looked_up, self.reused, self.generated, self.finished,
+            self.looked_up, self.reused, self.generated, self.finished, self.first_tokens,
         )  # fmt: skip
 
 

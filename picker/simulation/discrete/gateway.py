@@ -56,6 +56,7 @@ class Report:
     reused_tokens: int
     generated_tokens: int
     finished: int
+    first_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
