@@ -9,6 +9,7 @@ import msgspec
 from picker.fleet import reuse
 from picker.fleet.breakers import FAILURES, MOST_PAUSE_S, PAUSE_S
 from picker.scheduling.decide import FALLBACKS
+from picker.scheduling.disaggregation import Disaggregation
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import expected_delay
 from picker.scheduling.profile import Profile
@@ -119,6 +120,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     the header. Only headers that the gateway sets or strips: whoever sends one chooses among your workers.
     failure_domain: the label of a rack, a zone, a node; fallbacks are taken from another one first.
     breaker: when a worker that fails is left out, and for how long.
+    disaggregation: where some workers prefill and others decode; which, and when it is worth it.
     worker_model: assumed speed of a worker; its real one is learnt.
     tokenizers: for each model, the folder that holds its tokenizer.json and chat template. A model without one is
     matched by the prompt's text, against what this picker has placed itself.
@@ -148,6 +150,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     requirement_headers: dict[str, str] = {}
     failure_domain: str = ""
     breaker: Breaker = Breaker()
+    disaggregation: Disaggregation | None = None
     worker_model: WorkerModel = WorkerModel()
     tokenizers: dict[str, str] = {}
     prediction: Prediction = Prediction()

@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,42 +19,22 @@ from picker.config import Config
 from picker.extproc.actions import Pick
 from picker.extproc.events import NotPicked, Picked
 from picker.fleet.endpoints import canonical, host_of
-from picker.fleet.inflight import Booking
 from picker.fleet.view import View
-from picker.prompts.incremental import BYTES_PER_TOKEN
+from picker.placing import Placement, Placer
 from picker.prompts.reader import LOAD_ONLY, PrefixChain, PromptReader
-from picker.requests.headers import required_labels
 from picker.requests.model import InferenceRequest
 from picker.requests.read import BadRequest, read_request
 from picker.requests.rewrite import splice_model
 from picker.requests.usage import Unreadable, read_usage
-from picker.scheduling.decide import decide
-from picker.scheduling.decision import MESSAGE, STATUS, Refused, Routed
-from picker.scheduling.policies import find
-from picker.scheduling.profile import choose
-from picker.scheduling.request import SchedulingRequest
+from picker.scheduling.decision import MESSAGE, STATUS, Refused
 from picker.telemetry.metrics import Metrics
 from picker.threads import Threads
 
 log = structlog.get_logger()
 
 _TEST_SELECTION = "test-epp-endpoint-selection"
-MOST_GUESSED_TOKENS = 8192
-"""Of a prompt that nobody could read, guessed from its bytes: many are images or audio, of far fewer tokens."""
-
 _QUICK_BODY_BYTES = 1 << 19
 _PARSE_BUDGET_S = 3.0
-_MOST_ANSWERS = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """A request that is on its way to a worker."""
-
-    booking: Booking
-    endpoint: str
-    model: str = ""
-    hit_tokens: int = 0
 
 
 class Picker:
@@ -67,21 +47,15 @@ class Picker:
         self._reader = reader
         self._metrics = metrics
         self._is_blind = is_blind
-        self._policy = find(config.policy)
-        self._policies = {each.policy: find(each.policy) for each in config.profiles if each.policy}
-        self._model = config.worker_model
+        self._placer = Placer(config, view)
         self._limits = config.limits
         self._tokenizers = Threads(config.limits.tokenizer_threads, "tokenizer")
         # One of their own, for work that is short: a model must not go unread because a prompt is long.
         self._parsers = Threads(1, "parser")
         self._rng = Random()
-        self._fallbacks = config.fallbacks
-        self._profiles = config.profiles
-        self._requirement_headers = config.requirement_headers
         self._rewrites = config.rewrites
         self._conformance = config.conformance
         self._attempts = Attempts()
-        self._sequence = 0
 
     async def pick(self, wanted: Pick) -> Picked | NotPicked:
         """The verdict. A defect of ours must not fail the request: then too Envoy is left to choose."""
@@ -101,13 +75,9 @@ class Picker:
 
         `served` is its endpoint, "" where the proxy does not say; another one than picked was a fallback's.
         """
-        now, booking = time.monotonic(), placement.booking
-        booking.is_answered = 200 <= status < 300
-        self._metrics.answer_seconds.observe(now - booking.placed_at)
-        if served in ("", placement.endpoint):
-            self._view.breakers.answered(booking.slot, status, now)
-        else:
-            self._view.breakers.failed(booking.slot, now)
+        now = time.monotonic()
+        self._metrics.answer_seconds.observe(now - placement.booking.placed_at)
+        self._placer.answered(placement, status, served, now)
 
     def answered(self, placement: Placement, tail: bytes) -> None:
         """A response has passed whole; `tail` is its end."""
@@ -121,12 +91,13 @@ class Picker:
         if usage is None:
             self._metrics.usage_missing.inc()
             return
-        self._metrics.used(placement.model, usage.prompt, usage.cached, placement.hit_tokens)
+        model, predicted = placement.request.model or "", placement.decision.hit_tokens
+        self._metrics.used(model, usage.prompt, usage.cached, predicted)
         self._view.told(placement.booking.slot, usage.prompt, usage.cached, usage.output, time.monotonic())
 
     def release(self, placement: Placement) -> None:
         """The exchange is over."""
-        self._view.inflight.release(placement.booking, time.monotonic())
+        self._placer.release(placement, time.monotonic())
 
     def close(self) -> None:
         """Lets go of the threads."""
@@ -150,7 +121,7 @@ class Picker:
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
         # From here to the end nothing awaits: a decision is booked before the next one looks at the books.
-        answer = self._place(wanted, request, prefix, adapter, self._view.lengths.mean(base))
+        answer = self._place(wanted, request, prefix, self._view.lengths.mean(base), adapter)
         return replace(answer, new_body=new_body) if isinstance(answer, Picked) and new_body else answer
 
     def _renamed(self, request: InferenceRequest, body: bytes) -> tuple[InferenceRequest, bytes | None]:
@@ -165,47 +136,17 @@ class Picker:
         return (request, None) if new_body is None else (replace(request, model=target), new_body)
 
     def _place(
-        self, wanted: Pick, request: InferenceRequest, prefix: PrefixChain, adapter: str, mean_output: int
+        self, wanted: Pick, request: InferenceRequest, prefix: PrefixChain, mean_output: int, adapter: str
     ) -> Picked | NotPicked:
-        prompt_tokens = prefix.prompt_tokens or _guessed_tokens(request)
-        terms = request.terms
-        profile = choose(self._profiles, request.model or "", terms.tenant, terms.objective, prompt_tokens)
-        scheduling = SchedulingRequest(
-            sequence=self._sequence,
-            model=request.model,
-            prompt_tokens=prompt_tokens,
-            expected_output_tokens=_expected_output(request, mean_output),
-            chain=prefix.blocks,
-            block_tokens=prefix.block_tokens,
-            exact=prefix.exact,
-            subset=wanted.subset,
-            avoid=self._attempts.tried(wanted.headers),
-            wanted_output_tokens=request.max_tokens or 0,
-            adapter=adapter,
-            require=required_labels(wanted.headers, self._requirement_headers) if self._requirement_headers else {},
-            profile=profile,
-            session=request.terms.session,
-        )
-        self._sequence += 1
-        now = time.monotonic()
-        policy = self._policies[profile.policy] if profile.policy else self._policy
-        decision = decide(scheduling, self._view, policy, self._model, now, self._rng, self._fallbacks)
-        if isinstance(decision, Refused):
-            return self._refuse(STATUS[decision.reason], decision.reason, MESSAGE[decision.reason])
+        avoid = self._attempts.tried(wanted.headers)
+        about = self._placer.about(request, prefix, adapter, mean_output, wanted.headers, wanted.subset, avoid)
+        placed = self._placer.place(about, time.monotonic())
+        if isinstance(placed, Refused):
+            return self._refuse(STATUS[placed.reason], placed.reason, MESSAGE[placed.reason])
+        decision, prefill = placed.decision, placed.prefill
         self._attempts.note(wanted.headers, decision.endpoints[0])
-        return self._book(scheduling, decision, prefix, now)
-
-    def _book(self, request: SchedulingRequest, decision: Routed, prefix: PrefixChain, now: float) -> Picked:
-        booking = self._view.place(
-            decision.slots[0], prefix.blocks, prefix.exact, decision.work_s, request.prompt_tokens, now
-        )
-        if request.adapter:
-            self._view.use_adapter(decision.slots[0], request.adapter)
-        self._view.breakers.tried(decision.slots[0], now)
-        self._view.reuse.placed(decision.slots[0], request.prompt_tokens, decision.hit_tokens, now)
-        self._metrics.routed(request.model or "", request.prompt_tokens, decision.hit_tokens, prefix.rung)
-        placement = Placement(booking, decision.endpoints[0], request.model or "", decision.hit_tokens)
-        return Picked(decision.endpoints, placement)
+        self._metrics.routed(request.model or "", about.prompt_tokens, decision.hit_tokens, prefix.rung)
+        return Picked(decision.endpoints, placed, prefiller=prefill.endpoints[0] if prefill else "")
 
     async def _prefix(self, request: InferenceRequest, model: str, adapter: str) -> PrefixChain:
         arguments = (request.prompt, model, adapter, request.cache_salt)
@@ -238,17 +179,6 @@ class Picker:
     def _refuse(self, status: int, reason: str, message: str) -> NotPicked:
         self._metrics.refused(reason)
         return NotPicked(status, reason, message)
-
-
-def _expected_output(request: InferenceRequest, mean: int) -> int:
-    """Tokens, of all answers together. `mean` is the model's; few requests use up a huge `max_tokens`."""
-    each = mean if request.max_tokens is None else min(request.max_tokens, mean)
-    return each * min(request.answers, _MOST_ANSWERS)
-
-
-def _guessed_tokens(request: InferenceRequest) -> int:
-    size = request.prompt.size if request.prompt else request.unread_bytes
-    return min(size // BYTES_PER_TOKEN, MOST_GUESSED_TOKENS)
 
 
 def _where(error: BaseException) -> str:

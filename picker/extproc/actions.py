@@ -16,9 +16,13 @@ class SendHeadersContinue:
 
 @dataclass(frozen=True, slots=True)
 class SendHeadersPick:
-    """`request_headers` answered with the pick. Without endpoints it removes the header and leaves Envoy to choose."""
+    """`request_headers` answered with the pick. Without endpoints it removes the header and leaves Envoy to choose.
+
+    `prefiller` is the endpoint that is to prefill first, "" where that is none.
+    """
 
     endpoints: tuple[str, ...]
+    prefiller: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class SendBodyPick:
 
     endpoints: tuple[str, ...]
     new_body: bytes | None = field(default=None, repr=False)
+    prefiller: str = ""
 
 
 @dataclass(frozen=True, slots=True)

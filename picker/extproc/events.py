@@ -78,6 +78,7 @@ class ResponseTrailers:
 class Picked:
     """The answer to a `Pick`. Without endpoints the proxy chooses for itself: we know no better.
 
+    `prefiller` is the endpoint that is to compute the prompt before the first of `endpoints` answers it.
     `placement` is what `Release` gives back; the conversation does not look into it. `new_body` takes the place of the
     request's body, where a rule rewrites the model's name in it.
     """
@@ -85,6 +86,7 @@ class Picked:
     endpoints: tuple[str, ...]
     placement: Any = None
     new_body: bytes | None = field(default=None, repr=False)
+    prefiller: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,14 @@ SUBSET = "x-gateway-destination-endpoint-subset"
 SERVED = "x-gateway-destination-endpoint-served"
 REASON = "x-picker-reason"
 DROPPED = "x-llm-d-request-dropped-reason"
+PREFILLER = "x-prefiller-host-port"
 STRIPPED = (
     SUBSET,
     SERVED,
     REASON,
     DROPPED,
     "x-picker-endpoint",
-    "x-prefiller-host-port",
+    PREFILLER,
     "x-encoder-hosts-ports",
     "x-data-parallel-host-port",
 )
@@ -149,14 +150,14 @@ _CONSTANT: dict[type, bytes] = {
 
 @build.register
 def _(action: do.SendHeadersPick) -> bytes:
-    return _headers_pick(action.endpoints)
+    return _headers_pick(action.endpoints, action.prefiller)
 
 
 @build.register
 def _(action: do.SendBodyPick) -> bytes:
     if action.new_body is None:
-        return _body_pick(action.endpoints)
-    common = _common(action.endpoints)
+        return _body_pick(action.endpoints, action.prefiller)
+    common = _common(action.endpoints, action.prefiller)
     common.body_mutation.body = action.new_body
     # Envoy 1.40 answers 500 where the length that it forwards is not that of the new body.
     _set(common.header_mutation, "content-length", str(len(action.new_body)))
@@ -178,20 +179,22 @@ def _(action: do.SendBodyContinue) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _headers_pick(endpoints: tuple[str, ...]) -> bytes:
-    message = pb.ProcessingResponse(request_headers=pb.HeadersResponse(response=_common(endpoints)))
+def _headers_pick(endpoints: tuple[str, ...], prefiller: str) -> bytes:
+    message = pb.ProcessingResponse(request_headers=pb.HeadersResponse(response=_common(endpoints, prefiller)))
     return _with_metadata(message, endpoints)
 
 
 @lru_cache(maxsize=4096)
-def _body_pick(endpoints: tuple[str, ...]) -> bytes:
-    message = pb.ProcessingResponse(request_body=pb.BodyResponse(response=_common(endpoints)))
+def _body_pick(endpoints: tuple[str, ...], prefiller: str) -> bytes:
+    message = pb.ProcessingResponse(request_body=pb.BodyResponse(response=_common(endpoints, prefiller)))
     return _with_metadata(message, endpoints)
 
 
-def _common(endpoints: tuple[str, ...]) -> pb.CommonResponse:
+def _common(endpoints: tuple[str, ...], prefiller: str) -> pb.CommonResponse:
     common = pb.CommonResponse()
-    common.header_mutation.remove_headers.extend(STRIPPED)
+    common.header_mutation.remove_headers.extend(name for name in STRIPPED if not prefiller or name != PREFILLER)
+    if prefiller:
+        _set(common.header_mutation, PREFILLER, prefiller)
     if endpoints:
         _set(common.header_mutation, DESTINATION, ",".join(endpoints))
     else:

@@ -29,6 +29,10 @@ def _meets_requirements(request: SchedulingRequest, view: View, now: float) -> B
     return _all([view.labelled(label, values) for label, values in labels])
 
 
+def _has_role(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    return None if request.role is None else ~view.labelled(request.role.label, request.role.values)
+
+
 def _fits_prompt(request: SchedulingRequest, view: View, now: float) -> Bools | None:
     # An estimate is no reason to refuse: the engine counts better.
     return view.most_tokens > request.prompt_tokens if request.exact and request.prompt_tokens else None
@@ -64,6 +68,7 @@ RULES: tuple[tuple[Reason, str, Rule], ...] = (
     # What cannot change comes first: "there is no such model" must not depend on who happens to be ready.
     (Reason.UNKNOWN_MODEL, "model", _serves_model),
     (Reason.REQUIREMENTS, "requirements", _meets_requirements),
+    (Reason.NOT_READY, "role", _has_role),
     (Reason.TOO_LONG, "context", _fits_prompt),
     (Reason.NOT_READY, "state", _is_ready),
     (Reason.NOT_READY, "stale", _is_fresh),

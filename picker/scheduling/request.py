@@ -9,6 +9,14 @@ from picker.scheduling.profile import DEFAULT, Profile
 
 
 @dataclass(frozen=True, slots=True)
+class OtherRole:
+    """Workers with one of these values of a label do something else; see `picker.scheduling.disaggregation`."""
+
+    label: str
+    values: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulingRequest:
     """A request, reduced to what bears on its placement.
 
@@ -20,7 +28,8 @@ class SchedulingRequest:
 
     `wanted_output_tokens` is what the client has asked for at most, 0 where it did not say; `expected_output_tokens` is
     what will come of it. `adapter` is the LoRA adapter among `model`'s names, if it is one. `require` holds labels that
-    a worker must have for this request, besides those of its profile.
+    a worker must have for this request, besides those of its profile. `role` rules out workers that
+    do not do this stage of a disaggregated request.
     """
 
     sequence: int
@@ -37,3 +46,4 @@ class SchedulingRequest:
     require: Mapping[str, Sequence[str]] = field(default_factory=dict)
     profile: Profile = DEFAULT
     session: str = ""
+    role: OtherRole | None = None

@@ -165,6 +165,13 @@ async def test_se_02_se_17_headers_that_speak_for_us_do_not_reach_a_worker(envoy
     assert all(pick.subset is None for pick in envoy.picker.picks)
 
 
+async def test_se_02_where_a_prompt_is_computed_first_is_ours_to_say(envoy: RealEnvoy) -> None:
+    envoy.picker.answer = Picked(envoy.picker.endpoints, None, prefiller="10.0.0.9:8000")
+    for mode, url in envoy.urls.items():
+        told = await tell(url, CHAT, headers={"x-prefiller-host-port": "10.0.0.1:1"})
+        assert told.values("x-prefiller-host-port") == ["10.0.0.9:8000"], mode
+
+
 async def test_pr_20_the_next_of_the_list_serves_when_the_first_refuses(envoy: RealEnvoy) -> None:
     first, second = envoy.upstreams
     for mode in ("buffered", "full-duplex", "none"):

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import picker.picking
+import picker.placing
 from picker.config import Config
 from picker.extproc.actions import Pick
 from picker.extproc.events import Picked
 from picker.fleet.lengths import PRIOR_TOKENS
 from picker.fleet.view import View
-from picker.picking import MOST_GUESSED_TOKENS, Picker
+from picker.picking import Picker
+from picker.placing import MOST_GUESSED_TOKENS
 from picker.prompts.reader import PromptReader
 from picker.scheduling.decide import decide
 from picker.scheduling.request import SchedulingRequest
@@ -45,7 +46,7 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SchedulingRequest]
         found.append(request)
         return decide(request, *rest)
 
-    monkeypatch.setattr(picker.picking, "decide", note)
+    monkeypatch.setattr(picker.placing, "decide", note)
     yield found
 
 

@@ -80,7 +80,7 @@ def test_profiles_are_read_from_the_configuration() -> None:
     [
         (
             Profile(name="p", policy="best"),
-            r"profiles, 'p', policy: 'best' is not a policy; there are ",
+            r"profiles, 'p', policy: there is no policy 'best'; there are: ",
         ),
         (
             Profile(name="p", weights={"wat": 2.0}),

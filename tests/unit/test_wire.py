@@ -20,7 +20,7 @@ from picker.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from picker.extproc.wire import DESTINATION, REASON, STRIPPED, SUBSET, Unreadable, build, parse
+from picker.extproc.wire import DESTINATION, PREFILLER, REASON, STRIPPED, SUBSET, Unreadable, build, parse
 
 
 def message(text: str) -> pb.ProcessingRequest:
@@ -225,6 +225,15 @@ def test_headers_that_speak_for_us_never_reach_a_worker(action: do.Send) -> None
     common = getattr(said, said.WhichOneof("response") or "").response
     assert set(STRIPPED) <= set(common.header_mutation.remove_headers)
     assert not set(common.header_mutation.remove_headers) & set(mutated(common.header_mutation))
+
+
+@pytest.mark.parametrize("action", [do.SendHeadersPick((ONE,), TWO), do.SendBodyPick((ONE,), b"new", TWO)])
+def test_where_the_prompt_is_computed_first_is_said_in_place_of_a_clients_claim(action: do.Send) -> None:
+    said = response(action)
+    common = getattr(said, said.WhichOneof("response") or "").response
+    assert mutated(common.header_mutation)[PREFILLER] == TWO
+    assert PREFILLER not in common.header_mutation.remove_headers
+    assert {*STRIPPED} - {PREFILLER} <= set(common.header_mutation.remove_headers)
 
 
 def test_a_replaced_body_comes_with_its_length() -> None:

@@ -1,0 +1,141 @@
+"""From a request that has been read to a placement in the books: profile, decision, booking. Nothing awaits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from picker.config import Config
+from picker.fleet.inflight import Booking
+from picker.fleet.view import View
+from picker.prompts.incremental import BYTES_PER_TOKEN
+from picker.prompts.prefix import PrefixChain
+from picker.requests.headers import required_labels
+from picker.requests.model import InferenceRequest
+from picker.scheduling.decide import decide
+from picker.scheduling.decision import Decision, Refused, Routed
+from picker.scheduling.disaggregation import decide_stages
+from picker.scheduling.policies import find
+from picker.scheduling.profile import choose
+from picker.scheduling.request import SchedulingRequest
+
+MOST_GUESSED_TOKENS = 8192
+"""Of a prompt that nobody could read, guessed from its bytes: many are images or audio, of far fewer tokens."""
+
+_MOST_ANSWERS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A request that is on its way to a worker.
+
+    `prefill` is the decision where its prompt is computed first, `prefilling` its booking; None where that is the same
+    worker.
+    """
+
+    request: SchedulingRequest
+    decision: Routed
+    booking: Booking
+    prefill: Routed | None = None
+    prefilling: Booking | None = None
+
+
+class Placer:
+    """Places requests on the workers of a view, by the rules of a configuration."""
+
+    def __init__(self, config: Config, view: View):
+        self._view = view
+        self._policy = find(config.policy)
+        self._policies = {each.policy: find(each.policy) for each in config.profiles if each.policy}
+        self._model = config.worker_model
+        self._fallbacks = config.fallbacks
+        self._profiles = config.profiles
+        self._requirement_headers = config.requirement_headers
+        self._roles = config.disaggregation
+        self._rng = Random()
+        self._sequence = 0
+
+    def about(
+        self,
+        request: InferenceRequest,
+        prefix: PrefixChain,
+        adapter: str,
+        mean_output: int,
+        headers: Mapping[str, str],
+        subset: frozenset[str] | None,
+        avoid: frozenset[str],
+    ) -> SchedulingRequest:
+        """What the decision is made about. `mean_output`: tokens of an answer of this model."""
+        terms, model = request.terms, request.model or ""
+        prompt_tokens = prefix.prompt_tokens or _guessed_tokens(request)
+        self._sequence += 1
+        return SchedulingRequest(
+            sequence=self._sequence - 1,
+            model=request.model,
+            prompt_tokens=prompt_tokens,
+            expected_output_tokens=_expected_output(request, mean_output),
+            wanted_output_tokens=request.max_tokens or 0,
+            chain=prefix.blocks,
+            block_tokens=prefix.block_tokens,
+            exact=prefix.exact,
+            adapter=adapter,
+            session=terms.session,
+            subset=subset,
+            avoid=avoid,
+            require=required_labels(headers, self._requirement_headers) if self._requirement_headers else {},
+            profile=choose(self._profiles, model, terms.tenant, terms.objective, prompt_tokens),
+        )
+
+    def decide(self, request: SchedulingRequest, now: float) -> tuple[Decision, Routed | None]:
+        """Where it should go, and where its prompt should be computed first; None where that is the same worker."""
+        policy = self._policies[request.profile.policy] if request.profile.policy else self._policy
+        arguments = (self._view, policy, self._model, now, self._rng, self._fallbacks)
+        return decide_stages(request, self._roles, *arguments) if self._roles else (decide(request, *arguments), None)
+
+    def place(self, request: SchedulingRequest, now: float) -> Refused | Placement:
+        """Decides and books. The next decision sees it in the books."""
+        decision, prefill = self.decide(request, now)
+        if isinstance(decision, Refused):
+            return decision
+        self._view.reuse.placed(decision.slots[0], request.prompt_tokens, decision.hit_tokens, now)
+        booking = self._book(request, decision, now)
+        return Placement(request, decision, booking, prefill, self._book(request, prefill, now) if prefill else None)
+
+    def answered(self, placement: Placement, status: int, served: str, now: float) -> None:
+        """The head of a response has come, from the endpoint `served`, "" where the proxy does not say.
+
+        Another endpoint than the one picked is a fallback's: the picked one has failed.
+        """
+        placement.booking.is_answered = 200 <= status < 300
+        if placement.prefilling:
+            placement.prefilling.is_answered = True
+            self._view.inflight.release(placement.prefilling, now)
+        if served in ("", placement.decision.endpoints[0]):
+            self._view.breakers.answered(placement.booking.slot, status, now)
+        else:
+            self._view.breakers.failed(placement.booking.slot, now)
+
+    def release(self, placement: Placement, now: float) -> None:
+        """The exchange is over."""
+        self._view.inflight.release(placement.booking, now)
+        if placement.prefilling:
+            self._view.inflight.release(placement.prefilling, now)
+
+    def _book(self, request: SchedulingRequest, decision: Routed, now: float) -> Booking:
+        slot = decision.slots[0]
+        if request.adapter:
+            self._view.use_adapter(slot, request.adapter)
+        self._view.breakers.tried(slot, now)
+        return self._view.place(slot, request.chain, request.exact, decision.work_s, request.prompt_tokens, now)
+
+
+def _expected_output(request: InferenceRequest, mean: int) -> int:
+    """Tokens, of all answers together. `mean` is the model's; few requests use up a huge `max_tokens`."""
+    each = mean if request.max_tokens is None else min(request.max_tokens, mean)
+    return each * min(request.answers, _MOST_ANSWERS)
+
+
+def _guessed_tokens(request: InferenceRequest) -> int:
+    size = request.prompt.size if request.prompt else request.unread_bytes
+    return min(size // BYTES_PER_TOKEN, MOST_GUESSED_TOKENS)
