@@ -132,6 +132,10 @@ class View:
         """Prompt and output together, by context limit and KV capacity."""
         self.domains = np.zeros(capacity, np.int64)
         """Numbers that stand for the values of the label `failure_domain`; 0 for workers without it."""
+        self.cordons: frozenset[str] = frozenset()
+        """Names of workers that an operator wants nothing sent to."""
+        self.cordoned = np.zeros(capacity, bool)
+        """The slots of those."""
         self.is_live = True
         """Whether loads and events arrive; whoever feeds the view says so."""
         self.version = 0
@@ -149,6 +153,7 @@ class View:
         self._free = list(range(capacity - 1, -1, -1))
         self._retired: list[int] = []
         self._masks: dict[tuple[str, object], Bools] = {}
+        self._roster: Mapping[int, WorkerFacts] | None = None
 
     def __repr__(self) -> str:
         return f"<View {len(self._facts)} workers, {int(self.ready.sum())} ready, {self.index!r}, {self.inflight!r}>"
@@ -166,7 +171,7 @@ class View:
         self.inflight.reset(slot)
         self.breakers.reset(slot)
         self._slots[facts.worker] = slot
-        self.known[slot] = True
+        self._set_known(slot, True)
         self.epochs[slot] = facts.epoch
         self._beat[slot] = -1
         self._beat_at[slot] = now
@@ -178,6 +183,7 @@ class View:
     def update_facts(self, slot: int, facts: WorkerFacts) -> None:
         """A worker's record has changed."""
         self._facts[slot] = facts
+        self.cordoned[slot] = facts.worker in self.cordons
         self.ready[slot] = facts.state == "ready"
         self.approximate.resize(slot, self._fits.judge(slot, facts.kv_capacity_tokens, None, 0.0))
         self.most_tokens[slot] = _most_tokens(facts)
@@ -206,7 +212,8 @@ class View:
         """This worker, or this epoch of it, is gone. The slot is used again once `sweep` has emptied it."""
         facts = self._facts.pop(slot)
         del self._slots[facts.worker]
-        self.known[slot] = self.ready[slot] = False
+        self._set_known(slot, False)
+        self.ready[slot] = False
         self.index.trust(slot, False)
         self.speculative.clear(slot)
         self.approximate.clear(slot)
@@ -251,13 +258,29 @@ class View:
         at = np.minimum(np.searchsorted(ranked, epochs), len(ranked) - 1)
         return np.where(ranked[at] == epochs, order[at], -1)
 
+    def roster(self) -> Mapping[int, WorkerFacts]:
+        """The records of all workers by slot, as they are now; the same object until one of them changes."""
+        if self._roster is None:
+            self._roster = dict(self._facts)
+        return self._roster
+
+    def beat_age_s(self, slot: int) -> float:
+        """For how long this worker's beat had stood still when loads were last read."""
+        return float(max(0.0, self._observed_at - self._beat_at[slot]))
+
+    def cordon(self, workers: Iterable[str]) -> None:
+        """These workers, by name, are not picked; all others are again."""
+        self.cordons = frozenset(workers)
+        self.cordoned[:] = False
+        self.cordoned[[slot for slot, facts in self._facts.items() if facts.worker in self.cordons]] = True
+
     def facts(self, slot: int) -> WorkerFacts:
         """A known worker's record."""
         return self._facts[slot]
 
     def usable_endpoints(self) -> tuple[str, ...]:
-        """The endpoints of workers that are ready and fresh, sorted, each once."""
-        usable = np.flatnonzero(self.ready & self.fresh()).tolist()
+        """The endpoints of workers that are ready, fresh and not cordoned, sorted, each once."""
+        usable = np.flatnonzero(self.ready & self.fresh() & ~self.cordoned).tolist()
         return tuple(sorted({self._facts[slot].endpoint for slot in usable}))
 
     def fresh(self) -> Bools:
@@ -375,9 +398,14 @@ class View:
         """A request for this adapter goes to this slot."""
         self.adapters.use(slot, adapter, self._facts[slot].adapter_slots or ADAPTER_SLOTS)
 
+    def _set_known(self, slot: int, is_known: bool) -> None:
+        # Decisions that somebody may still ask about refer to the array as it was.
+        self.known = self.known.copy()
+        self.known[slot] = is_known
+
     def _changed(self) -> None:
         self.version += 1
-        self._fresh = None
+        self._fresh = self._roster = None
         self._masks.clear()
 
     def _mask(self, kind: str, key: object, has: _Predicate) -> Bools:

@@ -14,7 +14,7 @@ import numpy as np
 from picker.fleet.inflight import Floats
 from picker.fleet.view import Ints, View
 from picker.scheduling.decision import Decision, Refused, Routed
-from picker.scheduling.eligibility import eligible
+from picker.scheduling.eligibility import Step, eligible
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import Policy, Terms
 from picker.scheduling.policies.situation import Situation
@@ -41,7 +41,8 @@ def decide(
 
     `fallbacks` is how many endpoints to name after the first.
     """
-    candidates = eligible(request, view, now)
+    steps: list[Step] = []
+    candidates = eligible(request, view, now, steps)
     if isinstance(candidates, Refused):
         return candidates
     hits = view.hit_blocks(request.chain) * request.block_tokens
@@ -58,6 +59,9 @@ def decide(
         work_s=float(work[winner]),
         policy=policy.name,
         terms=terms,
+        hits=hits,
+        known=view.known,
+        steps=steps,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,7 +56,8 @@ class Refused:
 class Routed:
     """Endpoints in the order in which to try them. Arrays have the shape (slots,); costs are in seconds.
 
-    `terms` are the cost's parts by name: what the winner's and everybody else's cost is the sum of.
+    `terms` are the cost's parts by name: what the winner's and everybody else's cost is the sum of. `hits` are the
+    prompt's tokens cached on each slot. `known` are the slots with a worker, `steps` whom each rule has left of them.
     """
 
     slots: tuple[int, ...]
@@ -65,6 +66,14 @@ class Routed:
     work_s: float
     policy: str
     terms: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
+    hits: npt.NDArray[np.int64] = field(repr=False)
+    known: npt.NDArray[np.bool_] = field(repr=False)
+    steps: Sequence[tuple[str, npt.NDArray[np.bool_]]] = field(repr=False)
+
+    @property
+    def eligible(self) -> npt.NDArray[np.bool_]:
+        """The slots that could have been chosen."""
+        return self.steps[-1][1]
 
     def explain(self, prompt_tokens: int) -> str:
         """One line that fits a header: the winner's terms in seconds, their sum, the hit, the runner-up's cost."""

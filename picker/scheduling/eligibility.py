@@ -16,6 +16,9 @@ from picker.scheduling.decision import Reason, Refused
 from picker.scheduling.profile import labels_of
 from picker.scheduling.request import SchedulingRequest
 
+Step = tuple[str, Bools]
+"""A rule's name, and the slots that it and those before it have left."""
+
 Rule = Callable[[SchedulingRequest, View, float], Bools | None]
 """The slots that pass at a time, or None where the rule does not apply."""
 
@@ -40,6 +43,10 @@ def _fits_prompt(request: SchedulingRequest, view: View, now: float) -> Bools | 
 
 def _is_ready(request: SchedulingRequest, view: View, now: float) -> Bools:
     return view.ready
+
+
+def _is_not_cordoned(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    return ~view.cordoned if view.cordons else None
 
 
 def _is_fresh(request: SchedulingRequest, view: View, now: float) -> Bools:
@@ -71,6 +78,7 @@ RULES: tuple[tuple[Reason, str, Rule], ...] = (
     (Reason.NOT_READY, "role", _has_role),
     (Reason.TOO_LONG, "context", _fits_prompt),
     (Reason.NOT_READY, "state", _is_ready),
+    (Reason.NOT_READY, "cordoned", _is_not_cordoned),
     (Reason.NOT_READY, "stale", _is_fresh),
     (Reason.SUBSET, "subset", _in_subset),
     (Reason.FULL, "limits", _has_room),
@@ -100,19 +108,25 @@ PREFERENCES: tuple[tuple[str, Rule], ...] = (
 """In this order; one that would leave nobody is passed over."""
 
 
-def eligible(request: SchedulingRequest, view: View, now: float) -> Bools | Refused:
-    """The slots that may serve this request, shape (slots,), or why there is none."""
+def eligible(request: SchedulingRequest, view: View, now: float, steps: list[Step] | None = None) -> Bools | Refused:
+    """The slots that may serve this request, shape (slots,), or why there is none.
+
+    `steps` is told whom each rule has left: who was ruled out by what can be worked out later, if anybody asks.
+    """
     left = view.known
-    for _, _, rule in RULES:
+    steps = [] if steps is None else steps
+    for _, name, rule in RULES:
         passed = rule(request, view, now)
         if passed is not None:
             left = left & passed
+            steps.append((name, left))
     if not left.any():
         return _refusal(request, view, now)
-    for _, rule in PREFERENCES:
+    for name, rule in PREFERENCES:
         passed = rule(request, view, now)
         if passed is not None and (rest := left & passed).any():
             left = rest
+            steps.append((name, left))
     return left
 
 
