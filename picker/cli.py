@@ -38,7 +38,7 @@ def serve(
 
     from picker.config import Config
     from picker.prompts.tokenizer import BadTokenizer
-    from picker.redisview.connection import BadRedisUrl
+    from picker.redisview.url import BadRedisUrl
     from picker.server import BadSetting, serve
     from picker.supervisor import supervise
     from picker.telemetry.log import configure
@@ -67,7 +67,7 @@ def agent(
 
         from picker.agent.config import AgentConfig, WorkerConfig
         from picker.agent.service import Agent
-        from picker.redisview.connection import BadRedisUrl
+        from picker.redisview.url import BadRedisUrl
         from picker.telemetry.log import configure
     except ModuleNotFoundError as error:
         _fail(f"{error.name} is not installed; the agent's parts come with: pip install 'envoy-picker[agent]'")

@@ -8,6 +8,7 @@ import msgspec
 
 from picker.fleet import reuse
 from picker.fleet.breakers import FAILURES, MOST_PAUSE_S, PAUSE_S
+from picker.redisview.settings import RedisConfig
 from picker.scheduling.decide import FALLBACKS
 from picker.scheduling.disaggregation import Disaggregation
 from picker.scheduling.model import WorkerModel
@@ -108,7 +109,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     health: host:port for gRPC health alone, in plain text, where probes use a port of its own; none by default.
     tls: for `listen`; plain text by default.
     metrics: host:port for Prometheus.
-    redis, pool: where agents publish, and under which name.
+    redis, pool: where agents publish, and under which name. A URL, or one with passwords and certificates in files.
     transport: what carries gRPC on `listen` and `health`: grpcio, or http2, our own. Envoy sees no difference.
     http2: what the http2 transport lets a peer do.
     policy: by name; `picker simulate policies` lists ours and those of installed packages.
@@ -139,7 +140,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     health: str | None = None
     tls: Tls | None = None
     metrics: str = "127.0.0.1:9090"
-    redis: str = "redis://127.0.0.1:6379"
+    redis: str | RedisConfig = "redis://127.0.0.1:6379"
     pool: str = "default"
     transport: Literal["grpcio", "http2"] = "grpcio"
     http2: PeerLimits = PeerLimits()

@@ -90,9 +90,10 @@ class Server:
         self._metrics = Metrics()
         self._gauges: Readings = {}
         self._metrics.add_gauges(lambda: self._gauges)
-        redis, keys = connect(config.redis), Keys(config.pool)
+        keys = Keys(config.pool)
+        redis = connect(config.redis, keys)
         self._feed = Feed(redis, keys, self._view)
-        self._sharing = Sharing(redis, keys, self._view, self._feed.synced)
+        self._sharing = Sharing(redis, keys, self._view, self._feed.synced, self._feed.watch)
         self._reader = prompt_reader(tokenizers, config.limits)
         self._picker = Picker(config, self._view, self._reader, self._metrics, self._is_blind)
         self._budget = ByteBudget(config.limits.max_held_bytes)

@@ -18,7 +18,7 @@ from picker.redisview.records import WorkerRecord, WorkerState
 @asynccontextmanager
 async def published(redis: str, pool: str, endpoints: Sequence[str], model: str) -> AsyncIterator[None]:
     """Keeps a ready worker that announces no KV blocks in Redis for each endpoint, until the end of the block."""
-    client = connect(redis)
+    client = connect(redis, Keys(pool))
     publishing = asyncio.gather(*(_publisher(client, pool, endpoint, model).run() for endpoint in endpoints))
     try:
         yield

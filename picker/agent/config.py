@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from picker.config_files import ConfigError
 from picker.fleet.endpoints import canonical
+from picker.redisview.settings import RedisConfig
 
 _PORTS = {"http": 80, "https": 443}
 Seconds = Annotated[float, Meta(gt=0)]
@@ -58,7 +59,7 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
 class AgentConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     """`redis`: URL. `pool`: whose workers these are. `probe_interval_s`: how often each engine is asked how it is."""
 
-    redis: str
+    redis: str | RedisConfig
     pool: str = "default"
     workers: Annotated[list[WorkerConfig], Meta(min_length=1)]
     probe_interval_s: Seconds = 1.0

@@ -24,6 +24,7 @@ from redis.asyncio import Redis
 
 from picker.agent.outbox import Outbox
 from picker.prompts.chain import HASH_ID
+from picker.redisview.advice import advice
 from picker.redisview.connection import FAILURES, Backoff, reason
 from picker.redisview.keys import Keys
 from picker.redisview.records import LoadRecord, StreamId, WorkerRecord, WorkerState
@@ -347,7 +348,7 @@ class Publisher:
         self._renewed_at = -math.inf
         if self._is_connected is not False:
             self._is_connected = False
-            _log.warning("redis_down", worker=self._worker, reason=reason(error))
+            _log.warning("redis_down", worker=self._worker, reason=reason(error), advice=advice(error))
 
     def _note_connected(self) -> None:
         if self._is_connected is not True:

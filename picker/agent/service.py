@@ -30,7 +30,7 @@ class Agent:
         self._config = config
         self._settings = settings or AgentSettings()
         self._keys = Keys(config.pool)
-        self._redis = connect(config.redis)
+        self._redis = connect(config.redis, self._keys)
         self._workers: dict[str, WorkerAgent] = {}
 
     def statistics(self) -> dict[str, WorkerStatistics]:

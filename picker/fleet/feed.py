@@ -27,6 +27,7 @@ from picker.fleet.tail import Tail
 from picker.fleet.tally import Tally
 from picker.fleet.view import View
 from picker.fleet.watch import Watch
+from picker.redisview.advice import advice
 from picker.redisview.connection import FAILURES, Backoff, reason
 from picker.redisview.keys import Keys
 from picker.redisview.reader import Loads, Reader, Registration
@@ -63,19 +64,20 @@ class Feed:
         self._keys = keys
         self._settings = settings
         self._tally = Tally()
-        self._watch = Watch(time.monotonic(), settings.watched_step_s)
+        self.watch = Watch(time.monotonic(), settings.watched_step_s)
+        """Time watched. Whoever finds that Redis takes no writes holds it."""
         self._reader = Reader(client, keys, settings.deadline_s, settings.max_snapshot_blocks)
         self._mirror = Mirror(view, self._tally)
         self._members = Members(view, self._mirror.fences, self._tally, settings)
         self._tail = Tail(self._reader, self._mirror, self._tally, settings)
-        self._reload = Reload(self._reader, self._mirror, self._tail, self._watch, self._tally, settings)
+        self._reload = Reload(self._reader, self._mirror, self._tail, self.watch, self._tally, settings)
         self._down = {"loads", "events"}
         self._backoffs = {
             name: Backoff(random.Random(), settings.first_retry_s, settings.longest_retry_s) for name in self._down
         }
         self._polled = asyncio.Event()
         self._is_load_foreign = False
-        self._is_down_logged = False
+        self._logged: type[BaseException] | None = None
 
     def __repr__(self) -> str:
         return f"<Feed {self.statistics()}>"
@@ -141,7 +143,7 @@ class Feed:
         return loads
 
     async def _take_loads(self, loads: Loads) -> None:
-        members, now = self._members, self._watch.advance(time.monotonic())
+        members, now = self._members, self.watch.advance(time.monotonic())
         if isinstance(loads.hash_id, Foreign):
             self._tally.foreign += 1
         else:
@@ -176,7 +178,7 @@ class Feed:
         while not self._tail.is_caught_up:
             await self._tail.take_page(block_s=0.0)
         self._note_up("events")
-        self._mirror.audit(loads, self._watch.now, patience_s=0.0)
+        self._mirror.audit(loads, self.watch.now, patience_s=0.0)
         await self._reload.restore_due()
         self.synced.set()
         while True:
@@ -189,7 +191,7 @@ class Feed:
         self._backoffs[name].reset()
         self._down.discard(name)
         if not self._down and not self.connected:
-            self.connected, self._is_down_logged = True, False
+            self.connected, self._logged = True, None
             self._view.is_live = True
             _log.info("redis_up", workers=self._members.admitted)
 
@@ -197,9 +199,10 @@ class Feed:
         self._down.add(name)
         self._polled.clear()
         self.connected = self._view.is_live = False
-        if not self._is_down_logged:
-            self._is_down_logged = True
-            _log.warning("redis_down", at=name, reason=reason(error), consequence="the view stays as it is")
+        if self._logged is not type(error):
+            self._logged = type(error)
+            consequence = "the view stays as it is"
+            _log.warning("redis_down", at=name, reason=reason(error), consequence=consequence, advice=advice(error))
 
     def _note_load_type(self, is_foreign: bool) -> None:
         if is_foreign and not self._is_load_foreign:

@@ -20,6 +20,8 @@ from redis.asyncio import Redis
 from picker.fleet.peers import Peers
 from picker.fleet.routed import Placement
 from picker.fleet.view import View
+from picker.fleet.watch import Watch
+from picker.redisview.advice import advice, takes_no_writes
 from picker.redisview.connection import FAILURES, Backoff, reason
 from picker.redisview.exchange import Exchange, ExchangeSettings, Incoming, Outgoing, RoutedEntry
 from picker.redisview.keys import Keys
@@ -71,12 +73,14 @@ class Sharing:
         keys: Keys,
         view: View,
         synced: asyncio.Event,
+        watch: Watch,
         settings: SharingSettings = SharingSettings(),
     ):
         rng = random.Random()
         self._own = secrets.randbits(63)
         self._view = view
         self._synced = synced
+        self._watch = watch
         self._settings = settings
         self._exchange = Exchange(client, keys, settings.exchange)
         self._backoff = Backoff(rng, settings.first_retry_s, settings.longest_retry_s)
@@ -137,8 +141,11 @@ class Sharing:
         self._hear(incoming, now)
         if outgoing.share is not None:
             self._peers.note_written(incoming.is_seated)
-            self._told, self._told_at = (version, now) if incoming.is_seated else (None, now)
-        self._note_refusal(incoming)
+            # A seat that was lost is replaced at once; what Redis refuses is tried again after a while.
+            is_settled = incoming.is_seated or incoming.refusal is not None
+            self._told, self._told_at = version if is_settled else None, now
+        if outgoing.share is not None or outgoing.routed:
+            self._note_refusal(incoming)
         await self._apply(incoming.routed, now)
         return len(incoming.routed) >= self._settings.exchange.page_entries
 
@@ -184,12 +191,13 @@ class Sharing:
         return not placement.is_awaited or len(self._peers) > 0
 
     def _note_refusal(self, incoming: Incoming) -> None:
-        is_refused = incoming.refusal is not None
-        self._refused += is_refused
-        if incoming.refusal is not None and not self._is_refused:
+        refusal = incoming.refusal
+        self._refused += refusal is not None
+        self._watch.is_held = refusal is not None and takes_no_writes(refusal)
+        if refusal is not None and not self._is_refused:
             consequence = "other pickers do not see what this one has in flight"
-            _log.warning("sharing_refused", reason=reason(incoming.refusal), consequence=consequence)
-        self._is_refused = is_refused
+            _log.warning("redis_refuses", reason=reason(refusal), consequence=consequence, advice=advice(refusal))
+        self._is_refused = refusal is not None
 
     # What we hear.
 

@@ -1,16 +1,19 @@
-"""Time, for all judgements of a feed and its view: it stands still while Redis cannot be read.
+"""Time, for all judgements of a feed and its view: it stands still while Redis cannot be read, or takes no writes.
 
-That a beat did not move, or a worker was not listed, in an hour nobody looked, says nothing about the worker.
+That a beat did not move, or a worker was not listed, in an hour nobody looked or nobody could write, says nothing about
+the worker.
 """
 
 from __future__ import annotations
 
 
 class Watch:
-    """Time watched, in seconds: moves only with polls that succeed, and at most by one step with each."""
+    """Time watched, in seconds: moves only with polls that succeed, by one step with each at most, if not held."""
 
     def __init__(self, now: float, longest_step_s: float):
         self.now = self._read_at = now
+        self.is_held = False
+        """Whether Redis takes no writes, of nobody."""
         self._longest_step_s = longest_step_s
 
     def __repr__(self) -> str:
@@ -18,6 +21,7 @@ class Watch:
 
     def advance(self, read_at: float) -> float:
         """A poll has succeeded at this moment of the process' monotonic clock. The new time watched."""
-        self.now += min(read_at - self._read_at, self._longest_step_s)
+        if not self.is_held:
+            self.now += min(read_at - self._read_at, self._longest_step_s)
         self._read_at = read_at
         return self.now

@@ -28,7 +28,7 @@ SETTINGS = FeedSettings(poll_s=0.02, longest_retry_s=0.1)
 async def redis() -> AsyncIterator[Redis]:
     server = ValkeyServer()
     await server.start()
-    client = connect(server.url)
+    client = connect(server.url, KEYS)
     try:
         yield client
     finally:

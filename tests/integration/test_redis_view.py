@@ -46,7 +46,7 @@ class Agent:
     """A publisher and what it should have published."""
 
     def __init__(self, server: ValkeyServer, pool: str, publisher_settings: PublisherSettings):
-        self.client = connect(server.url)
+        self.client = connect(server.url, Keys(pool))
         self.publisher = Publisher(self.client, Keys(pool), publisher_settings)
         self.record = record()
         self.held: set[int] = set()
@@ -72,7 +72,7 @@ class Picker:
     """A feed and its view."""
 
     def __init__(self, server: ValkeyServer, pool: str, feed_settings: FeedSettings, view: View):
-        self.client = connect(server.url)
+        self.client = connect(server.url, Keys(pool))
         self.view = view
         self.feed = Feed(self.client, Keys(pool), self.view, feed_settings)
 
@@ -106,7 +106,7 @@ class Pool:
         self._running: dict[object, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> Pool:
-        self.redis: Redis = connect(self.server.url)
+        self.redis: Redis = connect(self.server.url, self.keys)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from picker.fleet.sharing import Sharing, SharingSettings
 from picker.fleet.view import View
+from picker.fleet.watch import Watch
 from picker.redisview.connection import connect
 from picker.redisview.exchange import ExchangeSettings
 from picker.redisview.keys import Keys
@@ -56,10 +57,10 @@ def view_of(workers: int, publishes_kv: bool = True) -> View:
 async def picker(
     server: ValkeyServer, settings: SharingSettings = SETTINGS, workers: int = 3, publishes_kv: bool = True
 ) -> AsyncIterator[Picker]:
-    client = connect(server.url)
+    client = connect(server.url, KEYS)
     view, synced = view_of(workers, publishes_kv), asyncio.Event()
     synced.set()
-    one = Picker(view, Sharing(client, KEYS, view, synced, settings))
+    one = Picker(view, Sharing(client, KEYS, view, synced, Watch(0.0, 1.0), settings))
     async with asyncio.TaskGroup() as tasks:
         one.task = tasks.create_task(one.sharing.run())
         try:
@@ -71,7 +72,7 @@ async def picker(
 
 @pytest.fixture
 async def redis(redis_server: ValkeyServer) -> AsyncIterator[Redis]:
-    client = connect(redis_server.url)
+    client = connect(redis_server.url, KEYS)
     yield client
     await client.aclose()
 
@@ -83,8 +84,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def until_sharing(*pickers: Picker) -> None:
-    await until(lambda: all(each.sharing.statistics().pickers == len(pickers) - 1 for each in pickers))
-    assert all(each.sharing.statistics().is_seated for each in pickers)
+    statistics = [each.sharing.statistics for each in pickers]
+    await until(lambda: all(each().is_seated and each().pickers == len(pickers) - 1 for each in statistics))
 
 
 async def test_what_one_picker_places_and_releases_the_others_see(redis_server: ValkeyServer) -> None:

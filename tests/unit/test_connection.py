@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from picker.redisview.connection import Backoff, BadRedisUrl, connect, redacted
+from picker.redisview.connection import Backoff, connect
+from picker.redisview.keys import Keys
+from picker.redisview.url import BadRedisUrl, redacted
 
 PASSWORDS = [
     "redis://user:s3cret@host:6379/0",
@@ -25,7 +27,7 @@ PASSWORDS = [
 def test_no_part_of_a_password_is_printed(url: str) -> None:
     printed = redacted(url)
     try:
-        connect(url)
+        connect(url, Keys("pool"))
     except BadRedisUrl as error:
         printed += str(error)
     assert "s3c" not in printed
@@ -46,7 +48,7 @@ def test_the_address_is_printed(url: str, printed: str) -> None:
 @pytest.mark.parametrize("url", ["http://host", "host:6379", "redis://host:port", "redis://host/0?socket_timeout=soon"])
 def test_a_url_that_names_no_redis_is_refused(url: str) -> None:
     with pytest.raises(BadRedisUrl, match="not a Redis URL"):
-        connect(url)
+        connect(url, Keys("pool"))
 
 
 def test_waits_double_with_jitter_up_to_a_bound_and_begin_anew_after_a_success() -> None:
