@@ -43,7 +43,8 @@ BARE = Contender("bare", Responder.BARE)
 CONTENDERS = (
     NONE,
     BARE,
-    Contender("picker", Responder.PICKER),
+    Contender("picker, grpcio", Responder.PICKER, picker={"transport": "grpcio"}),
+    Contender("picker", Responder.PICKER, picker={"transport": "http2"}),
     # Larger prompts take tens of milliseconds to tokenise: a question about the tokenizer, and another benchmark.
     Contender(
         "picker, tokens",

@@ -231,9 +231,10 @@ class Connection:
             return self._headers.shrink()
         # A window for all streams means a look at each.
         self._count_control_frame(1 + len(self.streams) // _STREAMS_FOR_ONE)
+        # First of all: what follows may go by the new settings.
+        self._outbox.control(frames.frame(FrameType.SETTINGS, ACK, 0))
         for setting, value in frames.parsed_settings(payload):
             self._apply(setting, value)
-        self._outbox.control(frames.frame(FrameType.SETTINGS, ACK, 0))
 
     def _apply(self, setting: int, value: int) -> None:
         if setting == Setting.INITIAL_WINDOW_SIZE:

@@ -69,11 +69,6 @@ class FrameReader:
         self._wanted = len(PREFACE)
         self._is_greeted = False
 
-    @property
-    def is_greeted(self) -> bool:
-        """Whether the client's preface is there."""
-        return self._is_greeted
-
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that are whole now. Raises ConnectionFault."""
         if self._rest:
@@ -84,7 +79,7 @@ class FrameReader:
             data = bytes(self._rest)
             self._rest.clear()
         start = 0 if self._is_greeted else self._greet(data)
-        have = len(data)
+        have = len(data) if self._is_greeted else 0
         while have - start >= HEADER_BYTES:
             high, low, kind, flags, stream_id = _HEADER.unpack_from(data, start)
             size = high << 8 | low
@@ -98,8 +93,7 @@ class FrameReader:
             start = end
         else:
             self._wanted = HEADER_BYTES if self._is_greeted else len(PREFACE)
-        if start < have:
-            self._rest += data[start:]
+        self._rest += data[start:]
 
     def _greet(self, data: bytes) -> int:
         """Where the frames begin."""

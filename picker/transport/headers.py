@@ -45,8 +45,11 @@ class HeaderReader:
         self._decoder: Decoder = Decoder(_EXPANSION * max_block_bytes)
 
     def shrink(self) -> None:
-        """The peer knows by now that there is no dynamic table."""
-        self._decoder.max_allowed_table_size = 0
+        """The peer knows by now that there is no dynamic table.
+
+        It should say so in its next block (RFC 7541 section 4.2); one that has never used the table may not.
+        """
+        self._decoder.max_allowed_table_size = self._decoder.header_table_size = 0
 
     def read(self, block: bytes) -> RequestHead:
         """A request's head. Raises ConnectionFault, StreamFault."""
