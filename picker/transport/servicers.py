@@ -19,8 +19,9 @@ from picker.transport.errors import Status
 log = structlog.get_logger()
 
 _EOF: object = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs do not know it
-_MOST_UNREAD = 64
-"""Messages that wait for a servicer; beyond them the peer may send what fits into its window, and no more."""
+_MOST_UNREAD_BYTES = 1 << 18
+_OVERHEAD_BYTES = 64
+"""Of each message that waits for a servicer. Beyond the former the peer may fill its window, and send no more."""
 
 
 def find(handlers: Sequence[grpc.GenericRpcHandler[Any, Any]], path: str) -> Open | None:
@@ -55,6 +56,7 @@ class _ServicerCall:
         self._method = method
         self._call = call
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._unread = 0
         self._is_held = False
         self._task = asyncio.get_running_loop().create_task(self._run(), name="grpc-call")
 
@@ -62,7 +64,8 @@ class _ServicerCall:
 
     def message(self, data: bytes) -> None:
         self._messages.put_nowait(data)
-        if self._messages.qsize() > _MOST_UNREAD and not self._is_held:
+        self._unread += len(data) + _OVERHEAD_BYTES
+        if self._unread > _MOST_UNREAD_BYTES and not self._is_held:
             self._is_held = True
             self._call.hold()
 
@@ -80,7 +83,8 @@ class _ServicerCall:
         if data is None:
             self._messages.put_nowait(None)
             return _EOF
-        if self._is_held and self._messages.empty():
+        self._unread -= len(data) + _OVERHEAD_BYTES
+        if self._is_held and not self._unread:
             self._is_held = False
             self._call.resume()
         try:

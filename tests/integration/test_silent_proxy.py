@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Literal
 
 import grpc
 import pytest
 
-from picker.config import Limits
-from picker.ports import grpc_options
+from picker.config import Config, Limits
+from picker.extproc.budget import ByteBudget
+from picker.ports import grpc_options, http2_limits
+from picker.transport.calls import Call, Handler
+from picker.transport.server import Http2Server
+from tests.integration.ext_proc import TRANSPORTS
 
 DEADLINE_S = 30.0
 
@@ -52,36 +57,80 @@ class Blackhole:
                     writer.write(data)
 
 
-@pytest.mark.parametrize("is_silent", [True, False])
-async def test_requests_of_a_proxy_that_fell_silent_end_and_those_of_an_idle_one_do_not(is_silent: bool) -> None:
-    open_streams: set[object] = set()
+class Waiting:
+    """Notes which streams are open, on either transport."""
 
-    async def wait(_: object, context: Any) -> None:
-        open_streams.add(context)
+    def __init__(self) -> None:
+        self.open: set[object] = set()
+
+    async def on_grpcio(self, _: object, context: Any) -> None:
+        self.open.add(context)
         try:
             while isinstance(await context.read(), bytes):
                 pass
         finally:
-            open_streams.discard(context)
+            self.open.discard(context)
 
-    server = grpc.aio.server(options=grpc_options(Limits(keepalive_s=0.5)))
-    method = grpc.stream_stream_rpc_method_handler(wait, None, None)
+    def on_http2(self, call: Call) -> Handler:
+        self.open.add(call)
+        return _Listener(self.open, call)
+
+
+class _Listener:
+    def __init__(self, open_: set[object], call: Call):
+        self._open = open_
+        self._call = call
+
+    def message(self, data: bytes) -> None:
+        pass
+
+    def half_closed(self) -> None:
+        self._call.finish()
+
+    def ended(self) -> None:
+        self._open.discard(self._call)
+
+
+@contextlib.asynccontextmanager
+async def serving(transport: Literal["grpcio", "http2"], waiting: Waiting) -> AsyncIterator[int]:
+    """The port of a server that asks for signs of life twice a second."""
+    config = Config(transport=transport, limits=Limits(keepalive_s=0.5))
+    if transport == "http2":
+        own = Http2Server(http2_limits(config), ByteBudget(0), lambda reason: None)
+        own.add_method("/test/Wait", waiting.on_http2)
+        yield await own.start("127.0.0.1", 0)
+        return await own.stop(0)
+    server = grpc.aio.server(options=grpc_options(config.limits))
+    method = grpc.stream_stream_rpc_method_handler(waiting.on_grpcio, None, None)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test", {"Wait": method})])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with Blackhole(port) as hole, grpc.aio.insecure_channel(f"127.0.0.1:{hole.port}") as channel:
+    yield port
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_requests_of_a_proxy_that_fell_silent_end_and_those_of_an_idle_one_do_not(
+    transport: Literal["grpcio", "http2"], is_silent: bool
+) -> None:
+    waiting = Waiting()
+    async with (
+        serving(transport, waiting) as port,
+        Blackhole(port) as hole,
+        grpc.aio.insecure_channel(f"127.0.0.1:{hole.port}") as channel,
+    ):
         call: Any = channel.stream_stream("/test/Wait", None, None)(None)
         await call.write(b"")
         async with asyncio.timeout(DEADLINE_S):
-            while not open_streams:
+            while not waiting.open:
                 await asyncio.sleep(0.01)
         hole.silent = is_silent
         # Long enough for several pings that are answered, or one that is not.
         async with asyncio.timeout(DEADLINE_S):
             for _ in range(300):
                 await asyncio.sleep(0.01)
-            while is_silent and open_streams:
+            while is_silent and waiting.open:
                 await asyncio.sleep(0.01)
-        assert bool(open_streams) is not is_silent
+        assert bool(waiting.open) is not is_silent
         call.cancel()
-        await server.stop(0)
