@@ -99,14 +99,15 @@ async def serving(transport: Literal["grpcio", "http2"], waiting: Waiting) -> As
         own = Http2Server(http2_limits(config), ByteBudget(0), lambda reason: None)
         own.add_method("/test/Wait", waiting.on_http2)
         yield await own.start("127.0.0.1", 0)
-        return await own.stop(0)
-    server = grpc.aio.server(options=grpc_options(config.limits))
-    method = grpc.stream_stream_rpc_method_handler(waiting.on_grpcio, None, None)
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test", {"Wait": method})])
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield port
-    await server.stop(0)
+        await own.stop(0)
+    else:
+        server = grpc.aio.server(options=grpc_options(config.limits))
+        method = grpc.stream_stream_rpc_method_handler(waiting.on_grpcio, None, None)
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test", {"Wait": method})])
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        yield port
+        await server.stop(0)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
