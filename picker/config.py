@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from picker.events.settings import Events
 from picker.fleet import reuse
 from picker.fleet.breakers import FAILURES, MOST_PAUSE_S, PAUSE_S
 from picker.redisview.settings import RedisConfig
@@ -134,6 +135,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     drain_wait_s: after SIGTERM, how long to go on while health says NOT_SERVING, for proxies that check it and have no
     other picker to retry on.
     drain_s: after that, how long streams in flight may take to end.
+    events: where decisions are recorded.
     """
 
     listen: str = "127.0.0.1:9002"
@@ -161,6 +163,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     drain_wait_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     limits: Limits = Limits()
+    events: Events = Events()
     log_format: Literal["console", "json"] = "console"
 
     def __post_init__(self) -> None:

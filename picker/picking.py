@@ -16,10 +16,13 @@ import structlog
 
 from picker.attempts import Attempts
 from picker.config import Config
+from picker.events.record import Stages
+from picker.events.recorder import Moment, Recorder
 from picker.extproc.actions import Pick
 from picker.extproc.events import NotPicked, Picked
 from picker.fleet.endpoints import canonical, host_of
 from picker.fleet.view import View
+from picker.observing import Observer, asked_for
 from picker.placing import Placement, Placer
 from picker.prompts.reader import LOAD_ONLY, PrefixChain, PromptReader
 from picker.requests.model import InferenceRequest
@@ -41,13 +44,20 @@ class Picker:
     """Answers `Pick` actions. `is_blind` says that the fleet has not been read yet: then Envoy is left to choose."""
 
     def __init__(
-        self, config: Config, view: View, reader: PromptReader, metrics: Metrics, is_blind: Callable[[], bool]
+        self,
+        config: Config,
+        view: View,
+        reader: PromptReader,
+        metrics: Metrics,
+        is_blind: Callable[[], bool],
+        observer: Observer | None = None,
     ):
         self._view = view
         self._reader = reader
         self._metrics = metrics
         self._is_blind = is_blind
         self._placer = Placer(config, view)
+        self._observer = observer or Observer(Recorder(config.events, "picker"), view)
         self._limits = config.limits
         self._tokenizers = Threads(config.limits.tokenizer_threads, "tokenizer")
         # One of their own, for work that is short: a model must not go unread because a prompt is long.
@@ -61,7 +71,7 @@ class Picker:
         """The verdict. A defect of ours must not fail the request: then too Envoy is left to choose."""
         started = time.monotonic()
         try:
-            return await self._pick(wanted)
+            return await self._pick(wanted, started)
         except Exception as error:
             self._metrics.errors.inc()
             # Neither the text of an exception nor its traceback: they may quote the prompt.
@@ -78,6 +88,7 @@ class Picker:
         now = time.monotonic()
         self._metrics.answer_seconds.observe(now - placement.booking.placed_at)
         self._placer.answered(placement, status, served, now)
+        self._observer.first_byte(placement, status, served, now)
 
     def answered(self, placement: Placement, tail: bytes) -> None:
         """A response has passed whole; `tail` is its end."""
@@ -93,35 +104,41 @@ class Picker:
             return
         model, predicted = placement.request.model or "", placement.decision.hit_tokens
         self._metrics.used(model, usage.prompt, usage.cached, predicted)
+        self._observer.told(placement, usage)
         self._view.told(placement.booking.slot, usage.prompt, usage.cached, usage.output, time.monotonic())
 
     def release(self, placement: Placement) -> None:
         """The exchange is over."""
-        self._placer.release(placement, time.monotonic())
+        now = time.monotonic()
+        self._placer.release(placement, now)
+        self._observer.released(placement, now)
 
     def close(self) -> None:
         """Lets go of the threads."""
         self._tokenizers.close()
         self._parsers.close()
 
-    async def _pick(self, wanted: Pick) -> Picked | NotPicked:
+    async def _pick(self, wanted: Pick, started: float) -> Picked | NotPicked:
         if self._is_blind():
-            self._metrics.passed("fleet-unread")
-            return Picked(())
+            return self._pass("fleet-unread", started)
         if self._conformance and (chosen := self._chosen_by_test(wanted)):
             return Picked(chosen)
         try:
             request = await self._read(wanted)
         except BadRequest as error:
-            return self._refuse(400, "bad-request", str(error))
+            self._metrics.refused("bad-request")
+            self._observer.unreadable(wanted, "bad-request", 400, Moment(started, time.monotonic()))
+            return NotPicked(400, "bad-request", str(error))
         except TimeoutError:
-            self._metrics.passed("body-unread")
-            return Picked(())
+            return self._pass("body-unread", started)
+        read_at = time.monotonic()
         request, new_body = self._renamed(request, wanted.body)
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
         # From here to the end nothing awaits: a decision is booked before the next one looks at the books.
-        answer = self._place(wanted, request, prefix, self._view.lengths.mean(base), adapter)
+        now = time.monotonic()
+        moment = Moment(started, now, Stages(read_s=read_at - started, prompt_s=now - read_at))
+        answer = self._place(wanted, request, prefix, self._view.lengths.mean(base), adapter, moment)
         return replace(answer, new_body=new_body) if isinstance(answer, Picked) and new_body else answer
 
     def _renamed(self, request: InferenceRequest, body: bytes) -> tuple[InferenceRequest, bytes | None]:
@@ -136,13 +153,25 @@ class Picker:
         return (request, None) if new_body is None else (replace(request, model=target), new_body)
 
     def _place(
-        self, wanted: Pick, request: InferenceRequest, prefix: PrefixChain, mean_output: int, adapter: str
+        self,
+        wanted: Pick,
+        request: InferenceRequest,
+        prefix: PrefixChain,
+        mean_output: int,
+        adapter: str,
+        moment: Moment,
     ) -> Picked | NotPicked:
         avoid = self._attempts.tried(wanted.headers)
         about = self._placer.about(request, prefix, adapter, mean_output, wanted.headers, wanted.subset, avoid)
-        placed = self._placer.place(about, time.monotonic())
+        asked = asked_for(request, prefix.rung, wanted.headers)
+        self._observer.about_to_decide()
+        placed = self._placer.place(about, moment.now)
+        ties = self._placer.salt + about.sequence
         if isinstance(placed, Refused):
-            return self._refuse(STATUS[placed.reason], placed.reason, MESSAGE[placed.reason])
+            self._metrics.refused(placed.reason)
+            self._observer.refused(asked, about, placed, ties, moment)
+            return NotPicked(STATUS[placed.reason], placed.reason, MESSAGE[placed.reason])
+        self._observer.routed(asked, placed, ties, moment)
         decision, prefill = placed.decision, placed.prefill
         self._attempts.note(wanted.headers, decision.endpoints[0])
         self._metrics.routed(request.model or "", about.prompt_tokens, decision.hit_tokens, prefix.rung)
@@ -176,9 +205,10 @@ class Picker:
         work = partial(read_request, wanted.headers, wanted.body, wanted.is_whole)
         return await self._parsers.run(work, _PARSE_BUDGET_S)
 
-    def _refuse(self, status: int, reason: str, message: str) -> NotPicked:
-        self._metrics.refused(reason)
-        return NotPicked(status, reason, message)
+    def _pass(self, reason: str, started: float) -> Picked:
+        self._metrics.passed(reason)
+        self._observer.passed(reason, Moment(started, time.monotonic()))
+        return Picked(())
 
 
 def _where(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from picker.scheduling.disaggregation import decide_stages
 from picker.scheduling.policies import find
 from picker.scheduling.profile import choose
 from picker.scheduling.request import SchedulingRequest
+from picker.ties import Ties
 
 MOST_GUESSED_TOKENS = 8192
 """Of a prompt that nobody could read, guessed from its bytes: many are images or audio, of far fewer tokens."""
@@ -53,7 +54,9 @@ class Placer:
         self._profiles = config.profiles
         self._requirement_headers = config.requirement_headers
         self._roles = config.disaggregation
-        self._rng = Random()
+        self._ties = Ties()
+        self.salt = Random().getrandbits(52)
+        """Pickers that count alike must not choose alike among equals; the same number chooses the same again."""
         self._sequence = 0
 
     def about(
@@ -90,7 +93,8 @@ class Placer:
     def decide(self, request: SchedulingRequest, now: float) -> tuple[Decision, Routed | None]:
         """Where it should go, and where its prompt should be computed first; None where that is the same worker."""
         policy = self._policies[request.profile.policy] if request.profile.policy else self._policy
-        arguments = (self._view, policy, self._model, now, self._rng, self._fallbacks)
+        self._ties.start(self.salt + request.sequence)
+        arguments = (self._view, policy, self._model, now, self._ties, self._fallbacks)
         return decide_stages(request, self._roles, *arguments) if self._roles else (decide(request, *arguments), None)
 
     def place(self, request: SchedulingRequest, now: float) -> Refused | Placement:

@@ -13,12 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import structlog
 
 from picker.config import Config, Limits, Tls, host_and_port
 from picker.debug.health import Health, add_reflection
+from picker.events.recorder import Recorder
 from picker.extproc import access_log, eds, service
 from picker.extproc.access_log import AccessLog, Outcome
 from picker.extproc.budget import ByteBudget
@@ -29,6 +31,7 @@ from picker.fleet.breakers import Breakers
 from picker.fleet.feed import Feed
 from picker.fleet.sharing import Sharing
 from picker.fleet.view import CAPACITY, View
+from picker.observing import Observer, named_in
 from picker.picking import Picker
 from picker.ports import Port, port
 from picker.prompts.reader import PromptReader
@@ -95,7 +98,9 @@ class Server:
         self._feed = Feed(redis, keys, self._view)
         self._sharing = Sharing(redis, keys, self._view, self._feed.synced, self._feed.watch)
         self._reader = prompt_reader(tokenizers, config.limits)
-        self._picker = Picker(config, self._view, self._reader, self._metrics, self._is_blind)
+        self._recorder = Recorder(config.events, uuid4().hex[:8], named_in(config.profiles))
+        self._observer = Observer(self._recorder, self._view)
+        self._picker = Picker(config, self._view, self._reader, self._metrics, self._is_blind, self._observer)
         self._budget = ByteBudget(config.limits.max_held_bytes)
         settings = Settings(
             body_timeout_s=config.limits.body_timeout_s,
@@ -205,6 +210,7 @@ class Server:
 
     def _count(self, outcome: Outcome) -> None:
         self._metrics.response(outcome.status)
+        self._observer.logged(outcome)
         if outcome.attempts > 1:
             self._metrics.retried.inc()
         elif outcome.picked and outcome.served and outcome.served != outcome.picked[0]:

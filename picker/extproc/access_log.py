@@ -12,17 +12,24 @@ from envoy.service.accesslog.v3 import als_pb2
 
 from picker.extproc.wire import DESTINATION
 
+_MOST_DETAILS = 128
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One finished exchange. `picked` is the ordered list that we gave ("" if none), `served` who answered last."""
+    """One finished exchange. `picked` is the ordered list that we gave ("" if none), `served` who answered last.
+
+    `is_cancelled`: the client went away. `details` is Envoy's word for how the response came about.
+    """
 
     status: int
     attempts: int
     picked: tuple[str, ...]
     served: str
+    request_id: str = ""
+    is_cancelled: bool = False
+    details: str = ""
 
 
 class AccessLog:
@@ -59,4 +66,7 @@ def _outcome(entry: accesslog_pb2.HTTPAccessLogEntry) -> Outcome:
         attempts=common.upstream_request_attempt_count,
         picked=tuple(picked.split(",")) if picked else (),
         served=f"{host}:{address.port_value}" if host else "",
+        request_id=entry.request.request_id,
+        is_cancelled=common.response_flags.downstream_connection_termination,
+        details=entry.response.response_code_details[:_MOST_DETAILS],
     )

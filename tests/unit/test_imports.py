@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "fleet.tail": ("redisview.reader", "redisview.records"),
     "fleet.peers": ("redisview.records", "redisview.share_records"),
     "fleet.sharing": ("redisview",),
+    "events": ("scheduling", "fleet", "requests.model"),
     "redisview": (),
     "transport": (),
     "agent": ("redisview", "prompts", "config_files", "fleet.endpoints"),
@@ -84,6 +85,11 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
         f"transport.{module}": ("grpc", "redis", "asyncio", "time", "random")
         for module in ("calls", "connection", "frames", "headers", "limits", "messages", "outbox", "streams", "windows")
     },
+    **{
+        f"events.{module}": ("grpc", "redis", "asyncio", "time", "random")
+        for module in ("decided", "record", "ring", "settings")
+    },
+    "events": ("grpc",),
     "agent": ("grpc",),
     "redisview": ("grpc",),
 }

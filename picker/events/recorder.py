@@ -1,0 +1,188 @@
+"""Takes down each decision and its outcome, and tells whoever listens. The hot path's side of this room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from picker.events.decided import NOTHING, Asked, Decided, Roster
+from picker.events.record import NO_STAGES, Outcome, RuledOut, Stages
+from picker.events.ring import Ring
+from picker.events.settings import Events
+from picker.fleet.inflight import Booking
+from picker.scheduling.decision import Routed
+from picker.scheduling.request import SchedulingRequest
+
+Listener = Callable[[Decided], None]
+
+
+class Logged(Protocol):
+    """What Envoy logs of an exchange (`picker.extproc.access_log.Outcome`)."""
+
+    @property
+    def request_id(self) -> str: ...  # noqa: D102
+    @property
+    def status(self) -> int: ...  # noqa: D102
+    @property
+    def attempts(self) -> int: ...  # noqa: D102
+    @property
+    def served(self) -> str: ...  # noqa: D102
+    @property
+    def is_cancelled(self) -> bool: ...  # noqa: D102
+    @property
+    def details(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a request was there, when it was decided about (monotonic clock), and where the time between went."""
+
+    started_at: float
+    now: float
+    stages: Stages = NO_STAGES
+
+
+class Recorder:
+    """One picker's. Nothing is recorded where `ring` is 0. `wall` is Unix time.
+
+    `on_decided` are told of each decision at once, while the view is as the decision saw it; `on_ended` once its
+    request has ended. What they do counts as the request's.
+    """
+
+    def __init__(
+        self, settings: Events, process: str, known_names: Iterable[str] = (), wall: Callable[[], float] = time.time
+    ):
+        self.ring = Ring(settings.ring, settings.ring_bytes)
+        self.is_on = settings.ring > 0
+        self.process = process
+        self.on_decided: list[Listener] = []
+        self.on_ended: list[Listener] = []
+        self._known_names = frozenset((*settings.tenants, *known_names))
+        self._wall = wall
+        self._number = 0
+        self._open: dict[Booking, Decided] = {}
+
+    def __repr__(self) -> str:
+        return f"<Recorder {self.ring!r}, {len(self._open)} open>"
+
+    def routed(
+        self,
+        asked: Asked,
+        about: SchedulingRequest,
+        decision: Routed,
+        booking: Booking,
+        roster: Roster,
+        ties: int,
+        moment: Moment,
+    ) -> None:
+        """A request is about to be placed."""
+        decided = self._decided("route", "", 0, asked, about, decision, roster, moment, ties)
+        self._open[booking] = decided
+        self.ring.add(decided)
+        for tell in self.on_decided:
+            tell(decided)
+
+    def refused(
+        self,
+        reason: str,
+        status: int,
+        moment: Moment,
+        asked: Asked = NOTHING,
+        about: SchedulingRequest | None = None,
+        ruled_out: tuple[RuledOut, ...] = (),
+        roster: Roster = {},  # noqa: B006 - nobody writes to it
+        ties: int = 0,
+    ) -> None:
+        """A request was refused; without `about` before its body was understood."""
+        decided = self._decided("refuse", reason, status, asked, about, None, roster, moment, ties)
+        decided.ruled_out = ruled_out
+        decided.outcome = Outcome(end="refused", status=status)
+        self._end(decided)
+
+    def passed(self, reason: str, moment: Moment) -> None:
+        """A request was left to Envoy's own choice."""
+        decided = self._decided("pass", reason, 0, NOTHING, None, None, {}, moment, 0)
+        decided.outcome = Outcome(end="passed")
+        self._end(decided)
+
+    def first_byte(self, booking: Booking, status: int, served: str, now: float) -> None:
+        """A worker has begun to answer."""
+        if decided := self._open.get(booking):
+            decided.learn(status=status, served=served, first_byte_s=round(now - decided.decided_at, 6))
+
+    def told(self, booking: Booking, prompt_tokens: int, cached_tokens: int | None, output_tokens: int) -> None:
+        """A response has told what it took."""
+        if decided := self._open.get(booking):
+            decided.learn(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
+
+    def released(self, booking: Booking, now: float) -> None:
+        """The exchange is over."""
+        if decided := self._open.pop(booking, None):
+            decided.learn(end=_end_of(decided.outcome), duration_s=round(now - decided.decided_at, 6))
+            for tell in self.on_ended:
+                tell(decided)
+
+    def logged(self, exchange: Logged) -> None:
+        """Envoy has logged an exchange, some time after it was over."""
+        for decided in self.ring.find_request(exchange.request_id):
+            if decided.verdict == "route" and not decided.outcome.details:
+                decided.outcome = _completed(decided.outcome, exchange)
+                return
+
+    def _end(self, decided: Decided) -> None:
+        self.ring.add(decided)
+        for tell in (*self.on_decided, *self.on_ended):
+            tell(decided)
+
+    def _decided(
+        self,
+        verdict: str,
+        reason: str,
+        status: int,
+        asked: Asked,
+        about: SchedulingRequest | None,
+        decision: Routed | None,
+        roster: Roster,
+        moment: Moment,
+        ties: int,
+    ) -> Decided:
+        self._number += 1
+        return Decided(
+            number=self._number,
+            process=self.process,
+            at=self._wall(),
+            started_at=moment.started_at,
+            decided_at=moment.now,
+            verdict=verdict,
+            reason=reason,
+            status=status,
+            asked=asked,
+            about=about,
+            decision=decision,
+            roster=roster,
+            known_names=self._known_names,
+            stages=moment.stages,
+            ties=ties,
+        )
+
+
+def _completed(outcome: Outcome, logged: Logged) -> Outcome:
+    return msgspec.structs.replace(
+        outcome,
+        end="cancelled" if logged.is_cancelled else "failed" if logged.status >= 500 else outcome.end,
+        status=logged.status or outcome.status,
+        served=logged.served or outcome.served,
+        attempts=logged.attempts,
+        details=logged.details or "logged",
+    )
+
+
+def _end_of(outcome: Outcome) -> str:
+    if not outcome.status:
+        # The stream has ended without the head of a response: the client did not wait.
+        return "cancelled"
+    return "failed" if outcome.status >= 500 else "answered"

@@ -1,0 +1,82 @@
+"""What is told of each pick, and to whom: the record of decisions, at present."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from picker.events.decided import Asked, exclusions_of
+from picker.events.recorder import Moment, Recorder
+from picker.extproc.access_log import Outcome
+from picker.extproc.actions import Pick
+from picker.fleet.view import View
+from picker.placing import Placement
+from picker.prompts.prefix import Rung
+from picker.requests.headers import read_terms
+from picker.requests.model import Dialect, InferenceRequest
+from picker.requests.usage import Usage
+from picker.scheduling.decision import STATUS, Refused
+from picker.scheduling.profile import Profile
+from picker.scheduling.request import SchedulingRequest
+
+
+def asked_for(request: InferenceRequest, rung: Rung, headers: Mapping[str, str]) -> Asked:
+    """What is told of a request that was read."""
+    return Asked(request.terms, request.dialect, request.stream, rung.value, headers.get("traceparent", ""))
+
+
+def named_in(profiles: Iterable[Profile]) -> set[str]:
+    """Tenants and objectives that the configuration names, so that they are no secrets."""
+    return {name for profile in profiles for name in (*profile.match.tenants, *profile.match.objectives)}
+
+
+class Observer:
+    """Stands beside the picks of one process. Costs next to nothing where nothing is recorded."""
+
+    def __init__(self, recorder: Recorder, view: View):
+        self._recorder = recorder
+        self._view = view
+
+    def about_to_decide(self) -> None:
+        """The view is as the next decision will see it."""
+
+    def routed(self, asked: Asked, placement: Placement, ties: int, moment: Moment) -> None:
+        """A request was placed."""
+        if self._recorder.is_on:
+            roster = self._view.roster()
+            about, decision, booking = placement.request, placement.decision, placement.booking
+            self._recorder.routed(asked, about, decision, booking, roster, ties, moment)
+
+    def refused(self, asked: Asked, about: SchedulingRequest, refused: Refused, ties: int, moment: Moment) -> None:
+        """Nobody may serve a request."""
+        if self._recorder.is_on:
+            roster = self._view.roster()
+            out = exclusions_of(about, self._view, moment.now)
+            status = STATUS[refused.reason]
+            self._recorder.refused(refused.reason, status, moment, asked, about, out, roster, ties)
+
+    def unreadable(self, wanted: Pick, reason: str, status: int, moment: Moment) -> None:
+        """A request was refused without being understood."""
+        if self._recorder.is_on:
+            asked = Asked(read_terms(wanted.headers), Dialect.UNKNOWN, False, "", wanted.headers.get("traceparent", ""))
+            self._recorder.refused(reason, status, moment, asked)
+
+    def passed(self, reason: str, moment: Moment) -> None:
+        """A request was left to Envoy."""
+        if self._recorder.is_on:
+            self._recorder.passed(reason, moment)
+
+    def first_byte(self, placement: Placement, status: int, served: str, now: float) -> None:
+        """A worker has begun to answer."""
+        self._recorder.first_byte(placement.booking, status, served, now)
+
+    def told(self, placement: Placement, usage: Usage) -> None:
+        """A response has told what it took."""
+        self._recorder.told(placement.booking, usage.prompt, usage.cached, usage.output)
+
+    def released(self, placement: Placement, now: float) -> None:
+        """The exchange is over."""
+        self._recorder.released(placement.booking, now)
+
+    def logged(self, outcome: Outcome) -> None:
+        """Envoy has logged an exchange."""
+        self._recorder.logged(outcome)
