@@ -1,4 +1,4 @@
-"""Which LoRA adapters a worker has in GPU memory, as far as our own placements tell.
+"""Which LoRA adapters a worker has in GPU memory, by our own placements and what its agent says.
 
 Engines report the adapters of running requests only: one that is loaded and idle is in no metric, though the next
 request for it costs nothing. Engines evict the adapter that was used least recently, and so does this.

@@ -56,6 +56,10 @@ class WorkerFacts(Protocol):
     @property
     def context_limit_tokens(self) -> int: ...  # noqa: D102
     @property
+    def resident_adapters(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def gpu(self) -> str: ...  # noqa: D102
+    @property
     def adapter_slots(self) -> int: ...  # noqa: D102
     @property
     def labels(self) -> Mapping[str, str]: ...  # noqa: D102
@@ -187,6 +191,8 @@ class View:
         self.ready[slot] = facts.state == "ready"
         self.approximate.resize(slot, self._fits.judge(slot, facts.kv_capacity_tokens, None, 0.0))
         self.most_tokens[slot] = _most_tokens(facts)
+        for adapter in facts.resident_adapters:
+            self.use_adapter(slot, adapter)
         domain = facts.labels.get(self._failure_domain)
         self.domains[slot] = self._domain_numbers.setdefault(domain, len(self._domain_numbers) + 1) if domain else 0
         self._changed()
@@ -318,7 +324,7 @@ class View:
         return self._mask("subset", subset, lambda facts: facts.endpoint in subset or host_of(facts.endpoint) in subset)
 
     def labelled(self, label: str, values: frozenset[str]) -> Bools:
-        """Slots whose worker has one of these values of a label; `engine`, `version`, `endpoint` count as labels."""
+        """Slots whose worker has one of these values of a label, its own or `engine`, `version`, `gpu`, `endpoint`."""
         return self._mask(f"label {label}", values, lambda facts: _label(facts, label) in values)
 
     def with_adapter(self, adapter: str) -> Bools:
@@ -452,8 +458,8 @@ def _most_tokens(facts: WorkerFacts) -> int:
 
 
 def _label(facts: WorkerFacts, label: str) -> str | None:
-    if label in ("engine", "version", "endpoint"):
-        return str(getattr(facts, label))
+    if label in ("engine", "version", "gpu", "endpoint"):
+        return facts.labels.get(label) or str(getattr(facts, label))
     return facts.labels.get(label)
 
 

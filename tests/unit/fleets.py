@@ -19,7 +19,9 @@ class Worker:
     publishes_kv: bool = True
     kv_capacity_tokens: int = 400_000
     context_limit_tokens: int = 131_072
+    resident_adapters: Sequence[str] = ()
     adapter_slots: int = 0
+    gpu: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     engine: str = "vllm"
     version: str = "0.32.0"

@@ -226,6 +226,11 @@ def test_a_worker_that_says_how_many_adapters_it_holds_is_believed() -> None:
     assert not view.with_adapter("b").any()
 
 
+def test_an_adapter_that_an_agent_reports_is_loaded() -> None:
+    view = fleet_of({"adapters": ("a",)}, {"adapters": ("a",), "resident_adapters": ("a",)})
+    assert winners(view, request(model="a", adapter="a")) == {1}
+
+
 # Failure domains.
 
 

@@ -37,7 +37,9 @@ class Facts:
     models: Sequence[str] = (MODEL,)
     publishes_kv: bool = True
     context_limit_tokens: int = 1 << 20
+    resident_adapters: Sequence[str] = ()
     adapter_slots: int = 0
+    gpu: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     engine: str = "simulated"
     version: str = ""
