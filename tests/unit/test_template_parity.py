@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from picker.prompts.chain import index_blocks, scope
 from picker.prompts.conversation import conversation
+from picker.prompts.reader import PromptReader
 from picker.prompts.template import CannotRender, ChatTemplate
 from picker.prompts.tokenizer import ModelTokenizer
+from picker.requests.read import read_request
 from picker.requests.templating import declared_tools
 from tests import tiny_models
 from tests.conversations import TOOLS, Message, chat, in_parts, text, with_tool_calls
@@ -23,12 +27,13 @@ REAL = os.environ.get("PICKER_TOKENIZERS")
 """A folder of model folders, as tests/fetch_tokenizers.sh makes it."""
 
 CASES = 60
+REAL_CASES = 400
 
 
-def conversations(seed: int) -> Iterator[tuple[list[Message], list[Message] | None]]:
+def conversations(seed: int, count: int = CASES) -> Iterator[tuple[list[Message], list[Message] | None]]:
     """Messages, with tools or without."""
     random = Random(seed)
-    for _ in range(CASES // 4):
+    for _ in range(count // 4):
         yield chat(random), None
         yield in_parts(random, chat(random)), None
         yield chat(random), declared_tools(TOOLS)
@@ -42,6 +47,15 @@ def outcome(render: Any) -> str | None:
     except Exception as error:
         assert isinstance(error, CannotRender) or not type(error).__module__.startswith("picker")
         return None
+
+
+def outcome_ids(tokenise: Callable[[], Any]) -> list[int] | None:
+    """The tokens, None where the template refuses the messages."""
+    try:
+        found = tokenise()
+    except Exception:
+        return None
+    return list(found if isinstance(found, list) else found["input_ids"])
 
 
 def assert_same(
@@ -131,7 +145,25 @@ class TestRealFamilies:
     def test_generated_conversations_give_the_same_tokens(self, pair: tuple[ModelTokenizer, Any]) -> None:
         if pair[0].template is None:
             pytest.skip("this model has no chat template")
-        assert sum(assert_same(*pair, *case) for case in conversations(5)) >= CASES / 4
+        assert sum(assert_same(*pair, *case) for case in conversations(5, REAL_CASES)) >= REAL_CASES / 4
+
+    def test_requests_have_the_chain_of_the_tokens_that_the_template_gives(
+        self, pair: tuple[ModelTokenizer, Any]
+    ) -> None:
+        model, theirs = pair
+        if model.template is None:
+            pytest.skip("this model has no chat template")
+        reader, random, compared = PromptReader({"m": model}), Random(7), 0
+        for _ in range(CASES):
+            messages = chat(random, turns=random.randint(1, 12))
+            body = json.dumps({"model": "m", "messages": messages}).encode()
+            request = read_request({":method": "POST", ":path": "/v1/chat/completions"}, body)
+            ids = outcome_ids(lambda each=messages: theirs.apply_chat_template(each, add_generation_prompt=True))
+            if ids is None:
+                continue
+            compared += 1
+            assert reader.read(request.prompt, "m", "", "").blocks == index_blocks(scope("m"), ids)
+        assert compared >= CASES / 4
 
     def test_completions_have_the_same_special_tokens(self, pair: tuple[ModelTokenizer, Any]) -> None:
         model, theirs = pair
