@@ -29,6 +29,7 @@ _MEDIA = {
 _PART_FIELDS = (
     frozenset({"type", "text", "refusal", "thinking", "uuid", "data", "detail", "name", "closed"}) | _MEDIA.keys()
 )
+_PLAIN = ("user", "assistant")
 _BILLING = "x-anthropic-billing-header"
 
 
@@ -52,6 +53,9 @@ def joined_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
 
 def _message(message: Mapping[str, Any], wants_parts: bool) -> Message:
     role, content = message["role"], message.get("content")
+    # Most of a long conversation; templates cannot change what they are given.
+    if role in _PLAIN and type(content) is str and len(message) == 2 and not wants_parts:
+        return message  # type: ignore[return-value]
     if not isinstance(role, str):
         raise CannotRender("a role is no string")
     parts = [content] if isinstance(content, str) else content or []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from picker.requests.errors import BadRequest
 from picker.requests.model import PendingPrompt, Prompt
@@ -79,8 +80,9 @@ def holds_more(data: bytes | msgspec.Raw, most: int) -> bool:
         return False
     # In slices: whoever waits for the interpreter gets it in between.
     for start in range(0, view.nbytes, _SLICE_BYTES):
-        piece = bytes(view[start : start + _SLICE_BYTES])
-        found += sum(map(piece.count, (b",", b"[", b"{")))
+        # This bit is all that tells `[` from `{`; of other characters it makes a comma of 0x0c, which JSON has none of.
+        folded = np.frombuffer(view[start : start + _SLICE_BYTES], np.uint8) | 0x20
+        found += int(np.count_nonzero(folded == ord("{")) + np.count_nonzero(folded == ord(",")))
         if found > most:
             return True
     return False

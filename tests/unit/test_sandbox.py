@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from jinja2.exceptions import SecurityError
+from jinja2.exceptions import SecurityError, UndefinedError
 from jinja2.runtime import Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -63,3 +63,28 @@ def test_templates_give_the_same_text_or_the_same_error(source: str) -> None:
             return repr(error)
 
     assert outcome(Sandbox()) == outcome(ImmutableSandboxedEnvironment())
+
+
+@pytest.mark.parametrize("value", OBJECTS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("name", ["role", "items", "get", "__class__", "upper", "a", "missing", "_x"])
+@pytest.mark.parametrize(
+    "source", ["{{ m.NAME }}", "{{ m['NAME'] }}", "{{ -m.NAME if m.NAME is number else m.NAME is defined }}"]
+)
+def test_a_variables_fields_are_those_that_the_slow_one_gives(value: Any, name: str, source: str) -> None:
+    def outcome(environment: ImmutableSandboxedEnvironment) -> str:
+        try:
+            return environment.from_string(source.replace("NAME", name)).render(m=value)
+        except Exception as error:
+            return repr(error)
+
+    assert outcome(Sandbox()) == outcome(ImmutableSandboxedEnvironment())
+
+
+def test_a_field_of_something_that_is_undefined_is_refused_alike() -> None:
+    for source in ("{{ nobody.role }}", "{{ nobody['role'] }}", "{{ m.role.first.second }}"):
+        errors = []
+        for environment in (Sandbox(), ImmutableSandboxedEnvironment()):
+            with pytest.raises(UndefinedError) as caught:
+                environment.from_string(source).render(m={"role": {}})
+            errors.append(str(caught.value))
+        assert errors[0] == errors[1]
