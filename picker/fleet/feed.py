@@ -76,6 +76,7 @@ class Feed:
             name: Backoff(random.Random(), settings.first_retry_s, settings.longest_retry_s) for name in self._down
         }
         self._polled = asyncio.Event()
+        self._fields = self._cursor = 0
         self._is_load_foreign = False
         self._logged: type[BaseException] | None = None
 
@@ -124,22 +125,37 @@ class Feed:
     # Who is there, and how busy.
 
     async def _keep_polling(self) -> None:
+        self._cursor = 0
+        self._fields = await self._count_fields()
         while True:
             loads = await self._read_loads()
             if loads is not None:
                 await self._take_loads(loads)
-                self._polled.set()
+                if self._cursor == 0:
+                    self._polled.set()
             self._note_up("loads")
-            await asyncio.sleep(self._settings.poll_s)
+            await asyncio.sleep(self._settings.poll_s if loads is None or self._polled.is_set() else 0)
+
+    async def _count_fields(self) -> int:
+        try:
+            return await self._reader.fields()
+        except Foreign:
+            return 0
 
     async def _read_loads(self) -> Loads | None:
+        workers = self._members.workers()
+        is_littered = self._fields > 2 * len(workers) + self._settings.page_fields
         try:
-            loads = await self._reader.loads()
+            if is_littered or self._cursor:
+                loads = await self._reader.some_loads(workers, self._cursor, self._settings.page_fields)
+            else:
+                loads = await self._reader.loads()
         except Foreign:
             self._tally.foreign += 1
             self._note_load_type(is_foreign=True)
             return None
         self._note_load_type(is_foreign=False)
+        self._cursor, self._fields = loads.cursor, loads.fields
         return loads
 
     async def _take_loads(self, loads: Loads) -> None:
@@ -148,7 +164,7 @@ class Feed:
             self._tally.foreign += 1
         else:
             self._mirror.heed_hash(loads.hash_id)
-        members.note(loads.packed, now)
+        members.note(loads.packed, now, loads.cursor == 0)
         for batch in batches(members.unregistered(now), self._settings.registration_batch):
             for member, registration in await self._look_up(batch):
                 members.take(member, registration, now)

@@ -16,8 +16,9 @@ class FeedSettings:
     removed from Redis if its lease is over. `watched_step_s`: the most that one poll adds to time watched.
 
     `max_workers`: workers in the view. What else the load HASH lists takes no place there, and is looked up after
-    waits that double from `first_lookup_retry_s` to `longest_lookup_retry_s`. `registration_batch`: records looked up
-    at once.
+    waits that double from `first_lookup_retry_s` to `longest_lookup_retry_s`; of no more than `max_fields` fields is
+    anything remembered. `registration_batch`: records looked up at once. A load HASH of more than twice the fields that
+    there are workers, and `page_fields`, is read in pages of so many, beside the workers' own.
 
     `max_snapshot_blocks`: a larger snapshot (of 64 million tokens by default) is no worker's. `reload_workers`:
     restored with one reading of the stream. `slice_blocks`: the loop is let go after so many (about 1 ms).
@@ -27,6 +28,8 @@ class FeedSettings:
     missing_grace_s: float = 5.0
     retire_after_s: float = 30.0
     max_workers: int = 4096
+    max_fields: int = 65_536
+    page_fields: int = 512
     first_lookup_retry_s: float = 0.1
     longest_lookup_retry_s: float = 30.0
     max_snapshot_blocks: int = 1_000_000

@@ -37,6 +37,7 @@ class Member:
     moved_at: float
     retry_at: float
     attempts: int = 0
+    cycle: int = 0
     packed: bytes | None = None
     load: LoadRecord | None = None
     is_changed: bool = False
@@ -51,22 +52,34 @@ class Members:
     """
 
     def __init__(self, view: View, fences: Fences, tally: Tally, settings: FeedSettings):
-        self.admitted = 0
-        """Workers in the view, at most `max_workers`."""
         self._view = view
         self._fences = fences
         self._tally = tally
         self._settings = settings
         self._members: dict[str, Member] = {}
+        self._workers: dict[str, Member] = {}
+        self._cycle = 0
+        self._ends_cycle = True
         self._listed: list[Member] = []
         self._is_full = False
 
     def __repr__(self) -> str:
         return f"<Members {len(self._members)}, {self.admitted} admitted>"
 
-    def note(self, packed: Mapping[str, bytes], now: float) -> None:
-        """The load HASH as it is now."""
-        self._listed = [self._noted(worker, data, now) for worker, data in packed.items()]
+    @property
+    def admitted(self) -> int:
+        """Workers in the view, at most `max_workers`."""
+        return len(self._workers)
+
+    def workers(self) -> list[str]:
+        """The names of the workers in the view."""
+        return list(self._workers)
+
+    def note(self, packed: Mapping[str, bytes], now: float, ends_cycle: bool = True) -> None:
+        """The load HASH as it is now: the workers' fields and others. `ends_cycle`: now all others have been shown."""
+        noted = (self._noted(worker, data, now) for worker, data in packed.items())
+        self._listed = [member for member in noted if member is not None]
+        self._ends_cycle = ends_cycle
 
     def unregistered(self, now: float) -> list[Member]:
         """The members whose record is to be looked up now, because the view does not have it as the load counts it."""
@@ -94,7 +107,7 @@ class Members:
 
     def fenced(self, only_changed: bool = False) -> Iterator[tuple[Fence, LoadRecord]]:
         """Workers that publish what they hold, with their loads; `only_changed`: that are listed with a new load."""
-        members: Iterable[Member] = self._listed if only_changed else self._members.values()
+        members: Iterable[Member] = self._listed if only_changed else self._workers.values()
         for member in members:
             if member.load is not None and (member.is_changed or not only_changed):
                 fence = self._fences.get(member.worker, member.load.epoch)
@@ -103,11 +116,15 @@ class Members:
 
     def retire_missing(self, now: float) -> None:
         """Lets go of what is not listed any more: workers after a grace, everything else at once."""
-        for member in list(self._members.values()):
-            grace_s = 0.0 if member.slot is None else self._settings.missing_grace_s
-            if now - member.seen_at > grace_s:
+        for member in list(self._workers.values()):
+            if now - member.seen_at > self._settings.missing_grace_s:
                 self._retire(member)
                 del self._members[member.worker]
+        if self._ends_cycle:
+            unseen = [each for each in self._members.values() if each.slot is None and each.cycle != self._cycle]
+            for member in unseen:
+                del self._members[member.worker]
+            self._cycle += 1
 
     def retire_stalled(self, now: float) -> list[Member]:
         """Retires workers whose beat stands still. The members to be removed from Redis now, if they have no record."""
@@ -116,11 +133,13 @@ class Members:
             self._retire(member)
         return [member for member in stalled if member.load is not None and self._may_try(member, now)]
 
-    def _noted(self, worker: str, data: bytes, now: float) -> Member:
+    def _noted(self, worker: str, data: bytes, now: float) -> Member | None:
         member = self._members.get(worker)
         if member is None:
+            if len(self._members) >= self._settings.max_fields:
+                return None
             member = self._members[worker] = Member(worker, seen_at=now, moved_at=now, retry_at=now)
-        member.seen_at = now
+        member.seen_at, member.cycle = now, self._cycle
         member.is_changed = data != member.packed
         if member.is_changed:
             member.packed = data
@@ -170,7 +189,7 @@ class Members:
             slot = self._view.admit(record, now)
         else:
             self._view.update_facts(slot, record)
-        self.admitted += member.slot is None
+        self._workers[member.worker] = member
         member.slot = slot
         if record.publishes_kv and self._fences.get(record.worker, record.epoch) is None:
             self._fences.add(Fence(record.worker, record.epoch, slot, self._settings.fence))
@@ -187,7 +206,7 @@ class Members:
         if member.slot is not None:
             self._drop_fence(member)
             self._view.retire(member.slot)
-            self.admitted -= 1
+            del self._workers[member.worker]
             self._is_full = False
             member.retry_at = member.attempts = 0
             _log.info("worker_retired", worker=member.worker)

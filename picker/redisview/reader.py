@@ -39,13 +39,16 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """The whole load HASH: packed load records by worker id. `hash_id` is what agents hash with, None if none came yet.
+    """Of the load HASH: packed load records by worker id. `hash_id` is what agents hash with, None if none came yet.
 
-    Records stay packed because most have not changed since the last time, and comparing bytes is cheap.
+    Records stay packed because most have not changed since the last time, and comparing bytes is cheap. `fields`: how
+    many the HASH has. `cursor`: where the next page begins; 0 after the last one, and where the HASH was read whole.
     """
 
     packed: dict[str, bytes]
     hash_id: str | Foreign | None
+    fields: int
+    cursor: int
 
 
 class Holding(NamedTuple):
@@ -68,11 +71,33 @@ class Reader:
         self._deadline_s = deadline_s
         self._max_snapshot_bytes = _SNAPSHOT_HEADER_BYTES + max_snapshot_blocks * _BLOCK_BYTES
 
+    async def fields(self) -> int:
+        """How many fields the load HASH has. Raises Foreign."""
+        (reply,) = await self._pipeline(["HLEN", self._keys.load])
+        fields: int = _checked(reply)
+        return fields
+
     async def loads(self) -> Loads:
         """All load records. Raises Foreign."""
-        loads, hash_id = await self._pipeline(["HGETALL", self._keys.load], ["HGET", self._keys.meta, "hash"])
-        packed = {worker.decode("utf-8", "replace"): data for worker, data in _checked(loads).items()}
-        return Loads(packed, _hash_id(hash_id))
+        loads, *rest = await self._pipeline(["HGETALL", self._keys.load], *self._beside_loads())
+        return _loads(_checked(loads), 0, *rest)
+
+    async def some_loads(self, workers: Sequence[str], cursor: int, count: int) -> Loads:
+        """The load records of these workers, and a page of about `count` others. Raises Foreign."""
+        page, *rest = await self._pipeline(
+            ["HSCAN", self._keys.load, cursor, "COUNT", count],
+            *self._beside_loads(),
+            *([["HMGET", self._keys.load, *workers]] if workers else []),
+        )
+        next_cursor, packed = _checked(page)
+        loads = _loads(packed, int(next_cursor), *rest[:2])
+        if workers:
+            known = zip(workers, _checked(rest[2]), strict=True)
+            loads.packed.update((worker, data) for worker, data in known if data is not None)
+        return loads
+
+    def _beside_loads(self) -> tuple[list[str], list[str]]:
+        return ["HLEN", self._keys.load], ["HGET", self._keys.meta, "hash"]
 
     async def registrations(self, workers: Sequence[str]) -> list[Registration | Foreign | None]:
         """What is known of each of these workers; None where the lease is over."""
@@ -191,6 +216,11 @@ def _kv_seq(data: bytes | None, epoch: int) -> int:
     except Foreign:
         return 0
     return load.kv_seq if load.epoch == epoch else 0
+
+
+def _loads(packed: dict[bytes, bytes], cursor: int, fields: Any, hash_id: Any) -> Loads:
+    decoded = {worker.decode("utf-8", "replace"): data for worker, data in packed.items()}
+    return Loads(decoded, _hash_id(hash_id), _checked(fields), cursor)
 
 
 def _hash_id(reply: Any) -> str | Foreign | None:

@@ -11,9 +11,11 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 StreamId = tuple[int, int]
 """Id of a stream entry: milliseconds by Redis' clock, number within them. Ids compare as tuples do."""
@@ -202,12 +204,39 @@ class KvEvent:
         return cls(epoch, seq, KvOp(op), tuple(unpack_blocks(data[_EVENT.size :])))
 
 
+class PackedBlocks(Sequence[int]):
+    """64-bit hashes in an array; a slice of them is a list of integers."""
+
+    def __init__(self, array: npt.NDArray[np.uint64]):
+        self._array = array
+
+    def __repr__(self) -> str:
+        return f"<PackedBlocks {len(self)}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        found: int | list[int] = self._array[at].tolist()
+        return found
+
+
 _SNAPSHOT = struct.Struct("<BQQQQIQ")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All index blocks that a worker holds after event `seq`. Later events stand in the stream after `stream_id`."""
+    """All index blocks that a worker holds after event `seq`. Later events stand in the stream after `stream_id`.
+
+    Those of one that was read are not made integers of at once, which would take long for a million of them.
+    """
 
     epoch: int
     seq: int
@@ -228,10 +257,10 @@ class Snapshot:
         _, epoch, seq, ms, n, count, xor = _SNAPSHOT.unpack_from(data)
         if len(data) != _SNAPSHOT.size + 8 * count:
             raise Foreign(f"snapshot of {len(data)} bytes for {count} blocks")
-        blocks = unpack_blocks(data[_SNAPSHOT.size :])
-        if xor_of(blocks) != xor:
+        blocks = np.frombuffer(data, dtype="<u8", offset=_SNAPSHOT.size)
+        if int(np.bitwise_xor.reduce(blocks, initial=0)) != xor:
             raise Foreign("snapshot with a wrong digest")
-        return cls(epoch, seq, (ms, n), blocks)
+        return cls(epoch, seq, (ms, n), PackedBlocks(blocks))
 
 
 def pack_blocks(blocks: Sequence[int]) -> bytes:

@@ -205,3 +205,21 @@ async def test_a_worker_that_takes_anothers_epoch_and_leaves_it_takes_no_events_
         slot = view.slot_of(GOOD, 2)
         assert slot is not None
         await until(lambda: bool(view.index.owners(7) >> slot & 1))
+
+
+async def test_a_littered_load_hash_is_read_in_pages_and_workers_in_it_are_found_and_followed(redis: Redis) -> None:
+    await litter(redis, 5000)
+    await register(redis, GOOD, 2)
+    await redis.config_resetstat()
+    async with picker(redis) as (feed, view):
+        await until(feed.synced.is_set)
+        assert view.usable_endpoints() == (GOOD,)
+        await register(redis, "10.0.0.2:8000", 3)
+        await until(lambda: len(view.usable_endpoints()) == 2)
+        await register(redis, GOOD, 2, waiting=7)
+        slot = view.slot_of(GOOD, 2)
+        assert slot is not None
+        await until(lambda: int(view.waiting[slot]) == 7)
+        await redis.hdel(KEYS.load, GOOD)  # type: ignore[misc]
+        await until(lambda: view.slot_of(GOOD, 2) is None)
+        assert "cmdstat_hgetall" not in await redis.info("commandstats")

@@ -148,3 +148,25 @@ def test_a_stalled_worker_whose_beat_moves_again_is_looked_up_at_once() -> None:
     pool.beat()
     assert pool.poll(36.0) == ["a"]
     assert pool.workers() == {"a"}
+
+
+def test_where_the_hash_is_read_in_pages_fields_are_forgotten_once_a_whole_round_has_not_shown_them() -> None:
+    pool = Pool()
+    pool.register("a")
+    pool.poll(0.0)
+    pages: list[tuple[list[str], bool]] = [(["x"], False), (["y"], True), ([], False), (["y"], True)]
+    remembered = []
+    for now, (page, ends) in enumerate(pages, start=1):
+        loads = dict.fromkeys(["a", *page], LOAD.pack())
+        pool.members.note(loads, float(now), ends)
+        pool.members.retire_missing(float(now))
+        remembered.append(set(pool.members._members))
+    assert remembered == [{"a", "x"}, {"a", "x", "y"}, {"a", "x", "y"}, {"a", "y"}]
+    assert pool.members.workers() == ["a"]
+
+
+def test_no_more_fields_are_remembered_than_allowed() -> None:
+    pool = Pool(replace(SETTINGS, max_fields=10))
+    pool.loads |= {f"bogus-{n}": LOAD for n in range(50)}
+    pool.poll(0.0)
+    assert len(pool.members._members) == 10

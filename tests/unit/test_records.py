@@ -1,6 +1,7 @@
 """Records and their bytes."""
 
 import math
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -172,3 +173,15 @@ def test_all_keys_of_a_pool_share_one_hash_tag() -> None:
     names = [keys.load, keys.events, keys.meta, keys.worker("a:1"), keys.snapshot(7), keys.wanted(7)]
     assert len(set(names)) == len(names)
     assert all(name.startswith("picker1:{prod}:") for name in names)
+
+
+def test_a_million_blocks_are_not_made_integers_of_when_they_are_read() -> None:
+    """Which would hold up the event loop for long; the reader takes them in parts."""
+    packed = Snapshot(1, 1, (0, 0), range(1_000_000)).pack()
+    tracemalloc.start()
+    blocks = Snapshot.unpack(packed).blocks
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
+    assert blocks[5:8] == [5, 6, 7]
+    assert (len(blocks), blocks[-1]) == (1_000_000, 999_999)
