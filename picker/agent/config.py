@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -37,6 +38,7 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     model: str = ""
     gpu: str = ""
     api_key_file: str = ""
+    draining: bool = False
     labels: dict[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -56,20 +58,73 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
             raise ConfigError(f"api_key_file {self.api_key_file} of {self.name}: {error}") from None
 
 
+class PodWorkers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What holds for all pods, as in `WorkerConfig`. ZMQ endpoints have `{ip}` where the pod's address goes."""
+
+    engine: Literal["auto", "vllm", "sglang", "trtllm", "other"] = "auto"
+    kv_events: str | None = None
+    kv_replay: str | None = None
+    gpu: str = ""
+    api_key_file: str = ""
+
+
+class KubernetesConfig(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Pods with these labels (`selector`, as kubectl takes it) are workers, each at its own address and this `port`.
+
+    `namespace`: by default that of the agent's own pod. `labels`: from worker labels to the pod labels that they are
+    taken from. `worker`: what else is to be said of each. `relist_s`: all pods are listed anew so often, in case a
+    change was missed. `kubeconfig`: a file, for an agent that does not run in the cluster.
+    """
+
+    selector: Annotated[str, Meta(min_length=1)]
+    port: Annotated[int, Meta(gt=0, lt=65536)]
+    namespace: str = ""
+    scheme: Literal["http", "https"] = "http"
+    labels: dict[str, str] = {}
+    worker: PodWorkers = PodWorkers()
+    relist_s: Annotated[int, Meta(gt=0)] = 300
+    kubeconfig: str = ""
+
+
 class AgentConfig(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`redis`: URL. `pool`: whose workers these are. `probe_interval_s`: how often each engine is asked how it is."""
+    """`redis`: URL. `pool`: whose workers these are. `probe_interval_s`: how often each engine is asked how it is.
+
+    Workers are listed here, or in `workers_file` (a list like `workers`, read again when it changes), or found in
+    `kubernetes`; all that are found count. `listen`: the agent's own /health and /metrics, "" for none.
+    """
 
     redis: str | RedisConfig
     pool: str = "default"
-    workers: Annotated[list[WorkerConfig], Meta(min_length=1)]
+    workers: list[WorkerConfig] = []
+    workers_file: str = ""
+    kubernetes: KubernetesConfig | None = None
+    listen: str = "127.0.0.1:9109"
     probe_interval_s: Seconds = 1.0
     stall_after_s: Seconds = 10.0
+    max_workers: Annotated[int, Meta(gt=0)] = 1000
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
-        names = [worker.name for worker in self.workers]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"two workers are called {twice[0]}; give them a name or a rank of their own")
+        if not (self.workers or self.workers_file or self.kubernetes):
+            raise ConfigError("no workers: set workers, workers_file or kubernetes")
+        check_names(self.workers)
+        if self.listen:
+            address(self.listen)
+
+
+def address(listen: str) -> tuple[str, int]:
+    """Host and port of a setting. Raises ConfigError."""
+    host, colon, port = listen.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"listen: {listen} is not host:port, such as 127.0.0.1:9109")
+    return host.strip("[]"), int(port)
+
+
+def check_names(workers: Sequence[WorkerConfig]) -> None:
+    """Raises ConfigError where two have the same."""
+    names = [worker.name for worker in workers]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"two workers are called {twice[0]}; give them a name or a rank of their own")
 
 
 def _canonical(endpoint: str) -> str:

@@ -11,7 +11,7 @@ from picker.agent.lifecycle import Finding
 from picker.agent.loads import LoadReport
 from picker.agent.metrics import AdapterUse, Metrics
 from picker.agent.publisher import Load
-from picker.redisview.records import WorkerRecord
+from picker.redisview.records import WorkerRecord, WorkerState
 
 _MOST_RESIDENT = 256
 
@@ -35,13 +35,13 @@ class Residency:
         return tuple(sorted(kept))
 
 
-def facts(record: WorkerRecord, status: EngineStatus, finding: Finding, residency: Residency) -> WorkerRecord:
+def facts(record: WorkerRecord, status: EngineStatus, state: WorkerState, residency: Residency) -> WorkerRecord:
     """The record as of this look. A worker that is away keeps what was known of it."""
     models = status.models or Models(record.models, record.adapters, record.context_limit_tokens)
     metrics = status.metrics or Metrics()
     return msgspec.structs.replace(
         record,
-        state=finding.state,
+        state=state,
         engine=status.kind or record.engine,
         version=status.version or record.version,
         models=models.names,

@@ -87,6 +87,7 @@ class WorkerAgent:
         self._settings = settings
         which = Which(config.rank, config.model)
         self._engine = Engine(client, config.url, which, settings.engine, config.engine, config.headers())
+        self._is_draining = config.draining
         self._finding = Finding(WorkerState.LOADING)
         self._metrics: Metrics | None = None
         self._had_metrics = True
@@ -117,7 +118,7 @@ class WorkerAgent:
     def statistics(self) -> WorkerStatistics:
         """Named numbers for metrics and tests."""
         return WorkerStatistics(
-            self._finding.state,
+            self._state(),
             self._finding.reason,
             self._record.epoch,
             self._ignored_events,
@@ -138,6 +139,15 @@ class WorkerAgent:
                 self._observe(status, tasks)
                 await asyncio.sleep(probe_interval_s)
 
+    def drain(self, is_draining: bool) -> None:
+        """Whether the worker gets no new requests; those that it has it keeps."""
+        self._is_draining = is_draining
+        self._tell(msgspec.structs.replace(self._record, state=self._state()))
+        self._log_state()
+
+    def _state(self) -> WorkerState:
+        return WorkerState.DRAINING if self._is_draining else self._finding.state
+
     # -- what probing tells --------------------------------------------------------------------------------------
 
     def _observe(self, status: EngineStatus, tasks: asyncio.TaskGroup) -> None:
@@ -145,9 +155,8 @@ class WorkerAgent:
         self._metrics = status.metrics
         if self._finding.begins_anew:
             self._residency = describe.Residency()
-        self._follow(
-            self._source_of(status), describe.facts(self._record, status, self._finding, self._residency), tasks
-        )
+        record = describe.facts(self._record, status, self._state(), self._residency)
+        self._follow(self._source_of(status), record, tasks)
         self._follow_loads(status.loads, tasks)
         if self._finding.is_emptied:
             self._table.clear()
@@ -258,7 +267,7 @@ class WorkerAgent:
         _log.info(
             "worker_state",
             worker=self._config.name,
-            state=self._finding.state.value,
+            state=self._state().value,
             reason=self._finding.reason,
             engine=self._record.engine,
             models=self._record.models,

@@ -84,7 +84,8 @@ async def until(condition: Callable[[], Any], within_s: float = 20.0) -> None:
 
 @asynccontextmanager
 async def agent(server: ValkeyServer, *workers: WorkerConfig, **settings: Any) -> AsyncIterator[Rig]:
-    config = AgentConfig(redis=server.url, workers=list(workers), probe_interval_s=0.05, **settings)
+    settings = {"listen": "", "probe_interval_s": 0.05, **settings}
+    config = AgentConfig(redis=server.url, workers=list(workers), **settings)
     running = Agent(config, AgentSettings(restart_pause_s=0.05))
     async with Redis.from_url(server.url) as redis, asyncio.TaskGroup() as tasks:
         task = tasks.create_task(running.run())
@@ -252,7 +253,7 @@ async def test_an_agent_that_ends_leaves_its_workers_draining(
 async def test_sigterm_ends_the_agent_and_leaves_its_workers_draining(
     redis_server: ValkeyServer, worker: SimulatedWorker
 ) -> None:
-    config = AgentConfig(redis=redis_server.url, workers=[config_of(worker)], probe_interval_s=0.05)
+    config = AgentConfig(redis=redis_server.url, workers=[config_of(worker)], probe_interval_s=0.05, listen="")
     running = Agent(config)
     async with Redis.from_url(redis_server.url) as redis, asyncio.TaskGroup() as tasks:
         task = tasks.create_task(running.run())

@@ -49,7 +49,7 @@ WRONG = {
         "10.0.0.5", "gpu-7"
     ): "agent.yaml: workers[0]: gpu-7:8000 is no address that Envoy can be told; set",
     "": "agent.yaml: redis is missing",
-    "redis: redis://r\nworkers: []\n": "agent.yaml: workers: expected `array` of length >= 1",
+    "redis: redis://r\nworkers: []\n": "no workers: set workers, workers_file or kubernetes",
     MINIMAL.replace("http://10.0.0.5:8000", "[1]"): "agent.yaml: workers[0].url: expected `str`, got `array`",
     MINIMAL.replace("http://", ""): "agent.yaml: workers[0]: 10.0.0.5:8000 is not a URL such as",
     MINIMAL.replace("10.0.0.5:8000", "10.0.0.5:x"): "agent.yaml: workers[0]: http://10.0.0.5:x is not a URL",
