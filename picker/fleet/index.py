@@ -137,6 +137,15 @@ class PlacedBlocks:
         for slot, placed in self._slots.items():
             self._drop(slot, placed.shrink(limit, now - self._ttl_s))
 
+    def confirm(self, slot: int, blocks: Iterable[int]) -> None:
+        """This slot has announced these blocks: a chain that ends in one of them is not expected any more, but there.
+
+        From here on what the worker says of it counts, also that it is gone.
+        """
+        placed = self._slots.get(slot)
+        if placed:
+            self._drop(slot, placed.end(blocks))
+
     def clear(self, slot: int) -> None:
         """Nothing is expected on this slot any more."""
         self._drop(slot, self._slots.pop(slot, ()))
@@ -204,6 +213,14 @@ class _Placed:
             dropped += self._parents
             self._parents.clear()
             self._forks.clear()
+        return dropped
+
+    def end(self, blocks: Iterable[int]) -> list[int]:
+        """Drops the chains that end in these blocks, up to where others branch off or end; which blocks that is."""
+        dropped: list[int] = []
+        for block in blocks:
+            if block in self._ends:
+                self._cut(block, self._ends.pop(block), len(self._parents), dropped)
         return dropped
 
     def _cut(self, block: int | None, placed_at: float, excess: int, dropped: list[int]) -> None:

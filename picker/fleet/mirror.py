@@ -56,6 +56,7 @@ class Mirror:
     def restore(self, fence: Fence, blocks: Sequence[int], now: float) -> None:
         """These blocks of a snapshot are on this worker. `now`: as for `apply`."""
         self.index.store(fence.slot, blocks)
+        self._view.speculative.confirm(fence.slot, blocks)
         if self._inflight.awaited:
             for block in blocks:
                 self._inflight.found(fence.slot, block, now)
@@ -110,6 +111,7 @@ class Mirror:
             self.index.clear(slot)
         else:
             self.index.store(slot, event.blocks)
+            self._view.speculative.confirm(slot, event.blocks)
             if self._inflight.awaited:
                 for block in event.blocks:
                     self._inflight.announced(slot, block, now)

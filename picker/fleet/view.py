@@ -370,7 +370,11 @@ class View:
 
     def expect(self, slot: int, chain: Sequence[int], awaited: bool, now: float) -> None:
         """A prompt goes to this slot, by this picker or another. `awaited`: the worker will announce its blocks."""
-        (self.speculative if awaited else self.approximate).place(slot, chain, now)
+        if not awaited:
+            self.approximate.place(slot, chain, now)
+        # What is there already will not be announced again, but may go at any time.
+        elif not chain or not self.index.owners(chain[-1]) >> slot & 1:
+            self.speculative.place(slot, chain, now)
 
     def _owners(self, block: int) -> int:
         return self.index.owners(block) | self.speculative.owners(block) | self.approximate.owners(block)

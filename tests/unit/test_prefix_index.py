@@ -196,6 +196,31 @@ def test_expiry_that_stops_half_way_leaves_a_closed_set() -> None:
     assert held_by(placed, 3, set(chain_of("123123"))) == {1, 12}
 
 
+def test_a_chain_that_is_announced_is_not_expected_any_more_and_others_are() -> None:
+    placed = PlacedBlocks(TTL_S, blocks_per_slot=100)
+    for path in ("123", "1231", "122"):
+        placed.place(3, chain_of(path), 0.0)
+    placed.confirm(3, chain_of("123"))  # goes on to another end
+    assert held_by(placed, 3, {1, 12, 122, 123, 1231}) == {1, 12, 122, 123, 1231}
+    placed.confirm(3, chain_of("1231"))
+    assert held_by(placed, 3, {1, 12, 122, 123, 1231}) == {1, 12, 122}
+    placed.confirm(4, chain_of("122"))
+    placed.confirm(3, chain_of("122"))
+    assert held_by(placed, 3, {1, 12, 122, 123, 1231}) == set()
+
+
+@given(placements, st.lists(paths, max_size=5))
+def test_what_is_announced_leaves_a_closed_set(script: list[tuple[int, str, float]], announced: list[str]) -> None:
+    placed, now, seen = PlacedBlocks(TTL_S, CAPACITY), 100.0, set[int]()
+    for slot, path, wait_s in script:
+        now += wait_s
+        seen.update(chain_of(path))
+        placed.place(slot, chain_of(path), now)
+        for each in announced:
+            placed.confirm(slot, chain_of(each))
+            assert is_closed(held_by(placed, slot, seen))
+
+
 def test_a_slot_is_cleared_without_touching_others() -> None:
     placed = PlacedBlocks(TTL_S, blocks_per_slot=100)
     placed.place(1, [5, 6], 0.0)

@@ -287,3 +287,12 @@ def test_a_slot_whose_events_are_missing_is_not_waited_for() -> None:
     view.index.trust(0, False)
     view.place(0, [1, 2], True, 1.0, 128, now=0.0)
     assert not view.inflight.awaited
+
+
+def test_what_a_worker_holds_already_counts_only_as_long_as_the_worker_says_so() -> None:
+    view = fleet(1)
+    (slot,) = view.slots()
+    view.index.store(slot, [1, 2, 3])
+    view.inflight.release(view.place(slot, [1, 2, 3], exact=True, work_s=0.0, tokens=192, now=0.0), now=0.1)
+    view.index.remove(slot, [3, 2])
+    assert view.hit_blocks([1, 2, 3])[slot] == 1
