@@ -1,19 +1,26 @@
 """Compressed bodies, unpacked for our own eyes: the worker gets the bytes that the client sent.
 
-gzip and deflate are what the standard library has. Whatever else (br, zstd, compress), and whatever does not unpack
-cleanly within the bound, says nothing to us: such a request is placed by load.
+gzip, deflate, br and zstd. Whatever else (compress), and whatever does not unpack cleanly within the bound, says
+nothing to us: such a request is placed by load.
 """
 
 from __future__ import annotations
 
 import zlib
 
+import brotli
+import zstandard
+
 MOST_BYTES = 16 << 20
-"""Unpacked. deflate packs up to 1,000 : 1, so a few kilobytes may ask for gigabytes."""
+"""Unpacked. deflate packs up to 1,000 : 1, br and zstd far more, so a few bytes may ask for gigabytes."""
 
 MOST_LAYERS = 2
 MOST_MEMBERS = 64
 _GZIP = 16 + zlib.MAX_WBITS
+_ZSTD_WINDOW_BYTES = 8 << 20
+"""As RFC 9659 bounds it for HTTP."""
+_ZSTD_PIECE_BYTES = 256
+"""Unpacked at a time: at most 8 MB come of them, since a block of 4 bytes can stand for 128 kB."""
 
 
 def unpack(encoding: str, body: bytes, most_bytes: int = MOST_BYTES) -> bytes | None:
@@ -34,7 +41,11 @@ def _layer(name: str, body: bytes, most_bytes: int) -> bytes | None:
                 return _members(body, most_bytes)
             case "deflate":
                 return _deflate(body, most_bytes)
-    except zlib.error:
+            case "br":
+                return _br(body, most_bytes)
+            case "zstd":
+                return _frames(body, most_bytes)
+    except (zlib.error, brotli.error, zstandard.ZstdError):
         return None
     return None
 
@@ -65,3 +76,30 @@ def _deflate(body: bytes, most_bytes: int) -> bytes | None:
 def _one(stream: zlib._Decompress, body: bytes, most_bytes: int) -> bytes | None:
     unpacked = stream.decompress(body, most_bytes + 1)
     return unpacked if stream.eof and len(unpacked) <= most_bytes else None
+
+
+def _br(body: bytes, most_bytes: int) -> bytes | None:
+    stream = brotli.Decompressor()
+    # Its limit is one of blocks: it may give a little more.
+    unpacked: bytes = stream.process(body, output_buffer_limit=most_bytes + 1)
+    return unpacked if stream.is_finished() and len(unpacked) <= most_bytes else None
+
+
+def _frames(body: bytes, most_bytes: int) -> bytes | None:
+    """A zstd file is one or more frames, one after the other."""
+    parts: list[bytes] = []
+    left = most_bytes
+    for _ in range(MOST_MEMBERS):
+        frame = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).decompressobj()
+        for start in range(0, len(body), _ZSTD_PIECE_BYTES):
+            parts.append(frame.decompress(body[start : start + _ZSTD_PIECE_BYTES]))
+            left -= len(parts[-1])
+            if left < 0:
+                return None
+            if frame.eof:
+                break
+        if not frame.eof:
+            return None
+        if not (body := frame.unused_data + body[start + _ZSTD_PIECE_BYTES :]):
+            return b"".join(parts)
+    return None

@@ -14,9 +14,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import brotli
 import httpx
 import pytest
 import pytest_asyncio
+import zstandard
 
 from picker.extproc.events import Picked
 from picker.prompts import chain
@@ -137,9 +139,10 @@ CASES: dict[str, list[Case]] = {
         raw(gzip.compress(BIG), BIG_CHAT, headers={"content-encoding": "gzip"}),
         raw(zlib.compress(BIG), BIG_CHAT, headers={"content-encoding": "deflate"}),
         raw(BIG, BIG_CHAT, headers={"content-encoding": "identity"}),
-        raw(b"\x28\xb5\x2f\xfd" + BIG, headers={"content-encoding": "zstd"}, model=None),
-        raw(b"\x1b" + BIG, headers={"content-encoding": "br"}, model=None),
-        raw(b"\x1b" + gzip.compress(BIG), headers={"content-encoding": "gzip, br"}, model=None),
+        raw(zstandard.compress(BIG), BIG_CHAT, headers={"content-encoding": "zstd"}),
+        raw(brotli.compress(BIG), BIG_CHAT, headers={"content-encoding": "br"}),
+        raw(brotli.compress(gzip.compress(BIG)), BIG_CHAT, headers={"content-encoding": "gzip, br"}),
+        raw(b"\x1f\x9d" + BIG, headers={"content-encoding": "compress"}, model=None),
         raw(
             gzip.compress(BIG), replace(BIG_CHAT, joins_system=True), "/v1/messages",
             headers={"content-encoding": "gzip"},
@@ -149,7 +152,14 @@ CASES: dict[str, list[Case]] = {
         raw(gzip.compress(bytes(MOST_BYTES + 1)), headers={"content-encoding": "gzip"}, model=None),
         raw(gzip.compress(BIG)[:-20], headers={"content-encoding": "gzip"}, model=None),
         raw(gzip.compress(BIG[:99]) + gzip.compress(BIG[99:]), BIG_CHAT, headers={"content-encoding": "gzip"}),
-        raw(b"\x28\xb5\x2f\xfd\x00", headers={"content-encoding": "zstd"}, model=None),
+        raw(zstandard.compress(BIG)[:-9], headers={"content-encoding": "zstd"}, model=None),
+        raw(
+            zstandard.compress(BIG[:99]) + zstandard.compress(BIG[99:]), BIG_CHAT,
+            headers={"content-encoding": "zstd"},
+        ),
+        raw(zstandard.compress(bytes(MOST_BYTES + 1)), headers={"content-encoding": "zstd"}, model=None),
+        raw(brotli.compress(BIG)[:-9], headers={"content-encoding": "br"}, model=None),
+        raw(brotli.compress(bytes(MOST_BYTES + 1)), headers={"content-encoding": "br"}, model=None),
         raw(BIG, headers={"content-encoding": "gzip"}, model=None),
     ],
     "pa_18 escapes": [

@@ -7,7 +7,11 @@ import json
 import zlib
 from typing import Any
 
+import brotli
 import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from picker.requests.compression import MOST_BYTES, unpack
 from picker.requests.errors import error_body
@@ -330,9 +334,14 @@ class TestCompression:
             ("identity", BODY),
             ("gzip, deflate", zlib.compress(gzip.compress(BODY))),
             ("gzip", gzip.compress(BODY[:9]) + gzip.compress(BODY[9:])),
+            ("br", brotli.compress(BODY)),
+            ("gzip, br", brotli.compress(gzip.compress(BODY))),
+            ("zstd", zstandard.compress(BODY)),
+            ("zstd", zstandard.compress(BODY[:9]) + zstandard.compress(BODY[9:])),
+            ("zstd", zstandard.compress(BODY[:9]) + zstandard.compress(b"") + zstandard.compress(BODY[9:])),
         ],
     )
-    def test_what_the_standard_library_unpacks_is_read(self, encoding: str, packed: bytes) -> None:
+    def test_what_can_be_unpacked_is_read(self, encoding: str, packed: bytes) -> None:
         request = post("/v1/completions", packed, content_encoding=encoding)
         assert request.model == "m"
         assert request.prompt and request.prompt.read() == TextPrompt("x" * 5000)
@@ -341,7 +350,14 @@ class TestCompression:
         ("encoding", "packed"),
         [
             ("br", BODY),
+            ("br", brotli.compress(BODY)[:-1]),
+            ("br", brotli.compress(BODY) + b"x"),
             ("zstd", b"\x28\xb5\x2f\xfd\x00"),
+            ("zstd", zstandard.compress(BODY)[:-1]),
+            ("zstd", zstandard.compress(BODY) + b"junk"),
+            ("zstd", b""),
+            ("zstd", zstandard.compress(b"") * 65),
+            ("compress", BODY),
             ("gzip", BODY),
             ("gzip", gzip.compress(BODY)[:-9]),
             ("gzip, gzip, gzip", gzip.compress(gzip.compress(gzip.compress(BODY)))),
@@ -358,11 +374,26 @@ class TestCompression:
         assert len(bomb) < 20_000
         assert unpack("gzip", bomb) is None
         assert unpack("deflate", zlib.compress(bytes(MOST_BYTES + 1))) is None
+        assert unpack("br", brotli.compress(bytes(MOST_BYTES + 1))) is None
+        assert unpack("zstd", zstandard.compress(bytes(MOST_BYTES + 1))) is None
         assert unpack("gzip", gzip.compress(bytes(1000)) * 2, most_bytes=1999) is None
+        assert unpack("zstd", zstandard.compress(bytes(1000)) * 2, most_bytes=1999) is None
+        assert unpack("zstd", zstandard.compress(bytes(1000)) * 2, most_bytes=2000) == bytes(2000)
         assert unpack("gzip", gzip.compress(bytes(1000)) * 2, most_bytes=2000) == bytes(2000)
 
     def test_many_small_members_are_not_followed_for_ever(self) -> None:
         assert unpack("gzip", gzip.compress(b"") * 10_000) is None
+        assert unpack("zstd", zstandard.compress(b"") * 10_000) is None
+
+    def test_a_zstd_frame_that_wants_much_memory_is_not_unpacked(self) -> None:
+        parameters = zstandard.ZstdCompressionParameters(window_log=27)
+        stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        assert unpack("zstd", stream.compress(BODY) + stream.flush()) is None
+
+    @given(st.sampled_from(["gzip", "deflate", "br", "zstd"]), st.binary(max_size=200))
+    def test_any_bytes_unpack_or_do_not(self, encoding: str, packed: bytes) -> None:
+        unpacked = unpack(encoding, packed, most_bytes=1000)
+        assert unpacked is None or len(unpacked) <= 1000
 
 
 class TestSplice:
