@@ -1,8 +1,8 @@
 """Which worker holds which prefix: from index block to the set of slots that hold it, as bits of an int.
 
 Agents publish a block only while all its ancestors are present, so for each worker presence along a prompt's chain is
-monotone: held up to some depth, absent beyond. `depths` relies on it and gallops: about 2 log2(n) probes for each
-distinct depth, whatever the number of workers, instead of one probe for each block.
+monotone: held up to some depth, absent beyond. `depths` relies on it and bisects: log2(n) probes for each distinct
+depth, whatever the number of workers, instead of one probe for each block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from itertools import islice
 from math import inf
 
 Depths = list[tuple[int, int]]
-"""(number of leading blocks held, bit mask of the slots that hold exactly so many), shallowest first."""
+"""(number of leading blocks held, bit mask of the slots that hold exactly so many)."""
+
+MOST_DEPTHS = 16
+_ROUGH_LOOKS = 16
 
 
 class PrefixIndex:
@@ -242,33 +245,46 @@ class _Placed:
             self._forks[block] = forks
 
 
-def depths(chain: Sequence[int], owners: Callable[[int], int]) -> Depths:
+def depths(chain: Sequence[int], owners: Callable[[int], int], most: int = MOST_DEPTHS) -> Depths:
     """How much of a prompt's chain each slot holds. Slots that hold nothing are not listed.
 
-    `owners` maps a block to a bit mask of slots; see the module's docstring for what it must obey.
+    `owners` maps a block to a bit mask of slots; see the module's docstring for what it must obey. Of slots beyond the
+    `most` deepest lengths, what is given is somewhat less than what they hold: they are not the ones to choose, and
+    prompts that many workers hold to many lengths must not be dear.
     """
     result: Depths = []
-    held = owners(chain[0]) if chain else 0
-    position = 0
-    while held:
-        position = _last_with(chain, owners, position, held)
-        deeper = owners(chain[position + 1]) & held if position + 1 < len(chain) else 0
-        result.append((position + 1, held & ~deeper))
-        held, position = deeper, position + 1
+    left, end = owners(chain[0]) if chain else 0, len(chain)
+    while left:
+        if len(result) == most:
+            return [*result, *_roughly(chain, owners, left, end)]
+        last = _last_with_any(chain, owners, left, end)
+        holders = owners(chain[last]) & left
+        result.append((last + 1, holders))
+        left, end = left & ~holders, last
     return result
 
 
-def _last_with(chain: Sequence[int], owners: Callable[[int], int], position: int, held: int) -> int:
-    """The last position at which all of `held` are still present, by doubling steps and then by bisection."""
-    step, good, end = 1, position, len(chain)
-    while good + step < end and owners(chain[good + step]) & held == held:
-        good += step
-        step *= 2
-    bad = min(good + step, end)
+def _last_with_any(chain: Sequence[int], owners: Callable[[int], int], slots: int, end: int) -> int:
+    """The last position before `end` at which any of these is present, as they are at the first, by bisection."""
+    good, bad = 0, end
     while bad - good > 1:
         middle = (good + bad) // 2
-        if owners(chain[middle]) & held == held:
+        if owners(chain[middle]) & slots:
             good = middle
         else:
             bad = middle
     return good
+
+
+def _roughly(chain: Sequence[int], owners: Callable[[int], int], left: int, end: int) -> Depths:
+    """What each of these holds at least, by a look at a few positions before `end`."""
+    result: Depths = []
+    step = max(1, -(-end // _ROUGH_LOOKS))
+    for position in range(step, end + step, step):
+        here = owners(chain[position]) & left if position < end else 0
+        if gone := left & ~here:
+            result.append((position - step + 1, gone))
+        left = here
+        if not left:
+            break
+    return result

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picker.fleet.index import Depths, PlacedBlocks, PrefixIndex, depths
+from picker.fleet.index import MOST_DEPTHS, Depths, PlacedBlocks, PrefixIndex, depths
 
 SLOTS = (0, 1, 7, 63, 64, 200)
 slots = st.sampled_from(SLOTS)
@@ -112,7 +112,7 @@ def test_depths_are_those_of_a_scan_block_by_block(stored: dict[int, list[str]],
             held.setdefault(slot, set()).update(chain_of(stored_path))
     found = depths(chain_of(path), index.owners)
     assert by_slot(found) == scan(chain_of(path), held)
-    assert [depth for depth, _ in found] == sorted({depth for depth, _ in found})
+    assert [depth for depth, _ in found] == sorted({depth for depth, _ in found}, reverse=True)
 
 
 def owned_up_to(held: dict[int, int]) -> Callable[[int], int]:
@@ -122,12 +122,25 @@ def owned_up_to(held: dict[int, int]) -> Callable[[int], int]:
 
 @given(st.integers(1, 10_000), st.dictionaries(st.integers(0, 150), st.integers(0, 10_000), max_size=40))
 def test_any_number_of_slots_and_any_length(length: int, held: dict[int, int]) -> None:
-    found = depths(range(length), owned_up_to(held))
+    found = depths(range(length), owned_up_to(held), most=40)
     assert by_slot(found) == {slot: min(depth, length) for slot, depth in held.items() if depth}
 
 
-@given(st.integers(1, 100_000), st.sets(st.integers(1, 100_000), max_size=12))
-def test_looking_up_costs_a_logarithm_for_each_distinct_depth(length: int, distinct: set[int]) -> None:
+@given(st.integers(1, 10_000), st.dictionaries(st.integers(0, 150), st.integers(1, 10_000), max_size=80))
+def test_beyond_the_deepest_lengths_it_is_somewhat_less_than_what_is_held(length: int, held: dict[int, int]) -> None:
+    found = by_slot(depths(range(length), owned_up_to(held), most=4))
+    true = {slot: min(depth, length) for slot, depth in held.items()}
+    deepest = sorted(set(true.values()), reverse=True)[:4]
+    assert found.keys() == true.keys()
+    for slot, depth in true.items():
+        if depth in deepest:
+            assert found[slot] == depth
+        else:
+            assert max(0, depth - length / 16 - 1) < found[slot] <= depth
+
+
+@given(st.integers(1, 100_000), st.sets(st.integers(1, 100_000), max_size=100))
+def test_looking_up_costs_a_logarithm_for_each_of_the_deepest_lengths(length: int, distinct: set[int]) -> None:
     count = 0
     owners = owned_up_to(dict(enumerate(distinct)))
 
@@ -136,8 +149,8 @@ def test_looking_up_costs_a_logarithm_for_each_distinct_depth(length: int, disti
         count += 1
         return owners(block)
 
-    found = depths(range(length), counting)
-    assert count <= 1 + len(found) * (2 * math.log2(length) + 4)
+    depths(range(length), counting)
+    assert count <= 1 + MOST_DEPTHS * (math.log2(length) + 2) + 17
 
 
 def test_a_cold_prompt_costs_one_look_up() -> None:
