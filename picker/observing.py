@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from picker.events.decided import Asked, exclusions_of
+from picker.events.decided import Asked, Seen, exclusions_of
 from picker.events.recorder import Moment, Recorder
 from picker.extproc.access_log import Outcome
 from picker.extproc.actions import Pick
+from picker.fleet.freeze import freeze
 from picker.fleet.view import View
 from picker.placing import Placement
 from picker.prompts.prefix import Rung
@@ -32,27 +33,41 @@ def named_in(profiles: Iterable[Profile]) -> set[str]:
 class Observer:
     """Stands beside the picks of one process. Costs next to nothing where nothing is recorded."""
 
-    def __init__(self, recorder: Recorder, view: View):
+    def __init__(self, recorder: Recorder, view: View, replayable: bool = False):
         self._recorder = recorder
         self._view = view
+        self._replayable = replayable
 
-    def about_to_decide(self) -> None:
-        """The view is as the next decision will see it."""
+    def before(self, about: SchedulingRequest, now: float) -> Seen | None:
+        """What the decision that is made now will see, where decisions are to be made again later."""
+        if not self._replayable:
+            return None
+        view = self._view
+        hits, loaded = view.hit_blocks(about.chain), view.with_adapter(about.adapter)
+        return Seen(freeze(view), view.roster(), hits, loaded, now)
 
-    def routed(self, asked: Asked, placement: Placement, ties: int, moment: Moment) -> None:
+    def routed(self, asked: Asked, placement: Placement, ties: int, moment: Moment, seen: Seen | None = None) -> None:
         """A request was placed."""
         if self._recorder.is_on:
             roster = self._view.roster()
             about, decision, booking = placement.request, placement.decision, placement.booking
-            self._recorder.routed(asked, about, decision, booking, roster, ties, moment)
+            self._recorder.routed(asked, about, decision, booking, roster, ties, moment, seen)
 
-    def refused(self, asked: Asked, about: SchedulingRequest, refused: Refused, ties: int, moment: Moment) -> None:
+    def refused(
+        self,
+        asked: Asked,
+        about: SchedulingRequest,
+        refused: Refused,
+        ties: int,
+        moment: Moment,
+        seen: Seen | None = None,
+    ) -> None:
         """Nobody may serve a request."""
         if self._recorder.is_on:
             roster = self._view.roster()
             out = exclusions_of(about, self._view, moment.now)
             status = STATUS[refused.reason]
-            self._recorder.refused(refused.reason, status, moment, asked, about, out, roster, ties)
+            self._recorder.refused(refused.reason, status, moment, asked, about, out, roster, ties, seen)
 
     def unreadable(self, wanted: Pick, reason: str, status: int, moment: Moment) -> None:
         """A request was refused without being understood."""

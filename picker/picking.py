@@ -164,14 +164,14 @@ class Picker:
         avoid = self._attempts.tried(wanted.headers)
         about = self._placer.about(request, prefix, adapter, mean_output, wanted.headers, wanted.subset, avoid)
         asked = asked_for(request, prefix.rung, wanted.headers)
-        self._observer.about_to_decide()
+        seen = self._observer.before(about, moment.now)
         placed = self._placer.place(about, moment.now)
         ties = self._placer.salt + about.sequence
         if isinstance(placed, Refused):
             self._metrics.refused(placed.reason)
-            self._observer.refused(asked, about, placed, ties, moment)
+            self._observer.refused(asked, about, placed, ties, moment, seen)
             return NotPicked(STATUS[placed.reason], placed.reason, MESSAGE[placed.reason])
-        self._observer.routed(asked, placed, ties, moment)
+        self._observer.routed(asked, placed, ties, moment, seen)
         decision, prefill = placed.decision, placed.prefill
         self._attempts.note(wanted.headers, decision.endpoints[0])
         self._metrics.routed(request.model or "", about.prompt_tokens, decision.hit_tokens, prefix.rung)

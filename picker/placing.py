@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from picker.config import Config
+from picker.events.record import digest
 from picker.fleet.inflight import Booking
 from picker.fleet.view import View
 from picker.prompts.incremental import BYTES_PER_TOKEN
@@ -45,7 +46,7 @@ class Placement:
 class Placer:
     """Places requests on the workers of a view, by the rules of a configuration."""
 
-    def __init__(self, config: Config, view: View):
+    def __init__(self, config: Config, view: View, salt: int | None = None):
         self._view = view
         self._policy = find(config.policy)
         self._policies = {each.policy: find(each.policy) for each in config.profiles if each.policy}
@@ -55,7 +56,7 @@ class Placer:
         self._requirement_headers = config.requirement_headers
         self._roles = config.disaggregation
         self._ties = Ties()
-        self.salt = Random().getrandbits(52)
+        self.salt = Random().getrandbits(52) if salt is None else salt
         """Pickers that count alike must not choose alike among equals; the same number chooses the same again."""
         self._sequence = 0
 
@@ -83,7 +84,8 @@ class Placer:
             block_tokens=prefix.block_tokens,
             exact=prefix.exact,
             adapter=adapter,
-            session=terms.session,
+            # Only whether it is the same one matters, and it may be a secret.
+            session=digest(terms.session) if terms.session else "",
             subset=subset,
             avoid=avoid,
             require=required_labels(headers, self._requirement_headers) if self._requirement_headers else {},

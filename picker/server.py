@@ -21,6 +21,7 @@ import structlog
 from picker.config import Config, Limits, Tls, host_and_port
 from picker.debug.health import Health, add_reflection
 from picker.events.recorder import Recorder
+from picker.events.sink import Sink
 from picker.extproc import access_log, eds, service
 from picker.extproc.access_log import AccessLog, Outcome
 from picker.extproc.budget import ByteBudget
@@ -37,7 +38,9 @@ from picker.ports import Port, port
 from picker.prompts.reader import PromptReader
 from picker.prompts.tokenizer import ModelTokenizer
 from picker.redisview.connection import connect
+from picker.redisview.decisions import DecisionStream
 from picker.redisview.keys import Keys
+from picker.replaying import deciding
 from picker.scheduling.decide import term_names
 from picker.scheduling.policies import Policy, UnknownPolicy, find
 from picker.telemetry.metrics import Metrics, Readings
@@ -99,7 +102,11 @@ class Server:
         self._sharing = Sharing(redis, keys, self._view, self._feed.synced, self._feed.watch)
         self._reader = prompt_reader(tokenizers, config.limits)
         self._recorder = Recorder(config.events, uuid4().hex[:8], named_in(config.profiles))
-        self._observer = Observer(self._recorder, self._view)
+        self._observer = Observer(self._recorder, self._view, config.events.replayable)
+        stream = DecisionStream(redis, keys, config.events.stream_length) if config.events.stream_length else None
+        append = stream.append if stream else None
+        writes = config.events.file or stream
+        self._sink = Sink(config.events, self._recorder, deciding(config), append) if writes else None
         self._picker = Picker(config, self._view, self._reader, self._metrics, self._is_blind, self._observer)
         self._budget = ByteBudget(config.limits.max_held_bytes)
         settings = Settings(
@@ -154,6 +161,8 @@ class Server:
                 tasks.create_task(self._become_ready(), name="become-ready"),
                 tasks.create_task(self._truth.run(), name="truth-check"),
             ]
+            if self._sink:
+                background.append(tasks.create_task(self._sink.run(), name="decisions"))
             await self._stopping.wait()
             await self._drain(main)
             for task in background:
@@ -220,6 +229,7 @@ class Server:
         view, feed, sharing = self._view, self._feed.statistics(), self._sharing.statistics()
         others = int(view.inflight.others.requests.sum())
         return {
+            "decisions_dropped": ("Decisions that could not be written.", self._sink.dropped if self._sink else 0),
             "workers": ("Workers known.", len(list(view.slots()))),
             "workers_ready": ("Workers that may be picked.", len(view.usable_endpoints())),
             "inflight_requests": ("Requests placed and not ended.", int(view.inflight.requests.sum())),

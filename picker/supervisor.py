@@ -31,12 +31,13 @@ _CANNOT_START = 2
 
 
 def config_of(config: Config, number: int) -> Config:
-    """The configuration of process `number`: the same, with its ports counted up."""
+    """The configuration of process `number`: the same, with its ports and files counted up."""
     return msgspec.structs.replace(
         config,
         listen=_plus(config.listen, number),
         metrics=_plus(config.metrics, number),
         health=_plus(config.health, number) if config.health else None,
+        events=msgspec.structs.replace(config.events, file=_numbered(config.events.file, number)),
     )
 
 
@@ -91,6 +92,14 @@ async def _stop(process: asyncio.subprocess.Process, stopping: asyncio.Event) ->
     await stopping.wait()
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
+
+
+def _numbered(file: str | None, number: int) -> str | None:
+    """decisions.jsonl, decisions-1.jsonl, ...: two processes must not write to one file."""
+    if file in (None, "-") or number == 0:
+        return file
+    path = Path(str(file))
+    return str(path.with_name(f"{path.stem}-{number}{path.suffix}"))
 
 
 def _plus(address: str, number: int) -> str:

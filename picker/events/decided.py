@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 
 from picker.events.record import OPEN, Candidate, Outcome, Record, RuledOut, Stages, identifier, shown
+from picker.fleet.freeze import Frozen
 from picker.fleet.inflight import Floats
-from picker.fleet.view import Bools, View, WorkerFacts
+from picker.fleet.view import Bools, Ints, View, WorkerFacts
 from picker.requests.model import Dialect, Terms
 from picker.scheduling.decision import Routed
 from picker.scheduling.eligibility import exclusions
@@ -29,6 +30,17 @@ _INT_BYTES = 44
 """Of a block's hash in a list."""
 
 Roster = Mapping[int, WorkerFacts]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one decision saw. `hits` are blocks of the prompt on each slot, `loaded` who had its adapter."""
+
+    frozen: Frozen
+    roster: Roster
+    hits: Ints
+    loaded: Bools
+    now: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +61,8 @@ NOTHING = Asked(Terms(), Dialect.UNKNOWN, False, "")
 class Decided:
     """One decision and, as it comes to be known, its outcome. `at` is Unix time, the other times are monotonic.
 
-    `about` and `decision` are None where a request was refused, or left to Envoy, before anything was decided.
+    `seen` is what it saw of the fleet, where that is recorded. `about` and `decision` are None where a request was
+    refused, or left to Envoy, before anything was decided.
     """
 
     number: int
@@ -69,6 +82,7 @@ class Decided:
     ties: int = 0
     ruled_out: tuple[RuledOut, ...] = ()
     outcome: Outcome = OPEN
+    seen: Seen | None = None
     _record: Record | None = None
 
     @property
@@ -113,8 +127,8 @@ class Decided:
             reason=self.reason,
             status=self.status,
             ties=self.ties,
-            tenant=self._shown(terms.tenant),
-            objective=self._shown(terms.objective),
+            tenant=self.shown_name(terms.tenant),
+            objective=self.shown_name(terms.objective),
             dialect=self.asked.dialect.value,
             stream=self.asked.stream,
             rung=self.asked.rung,
@@ -123,7 +137,8 @@ class Decided:
             **{"ruled_out": self.ruled_out, **self._of_request(), **self._of_decision()},
         )
 
-    def _shown(self, name: str) -> str:
+    def shown_name(self, name: str) -> str:
+        """A tenant or an objective as it may be told."""
         return shown(name, "*" in self.known_names or name in self.known_names)
 
     def _of_request(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from picker.events.decided import NOTHING, Asked, Decided, Roster
+from picker.events.decided import NOTHING, Asked, Decided, Roster, Seen
 from picker.events.record import NO_STAGES, Outcome, RuledOut, Stages
 from picker.events.ring import Ring
 from picker.events.settings import Events
@@ -49,8 +49,7 @@ class Moment:
 class Recorder:
     """One picker's. Nothing is recorded where `ring` is 0. `wall` is Unix time.
 
-    `on_decided` are told of each decision at once, while the view is as the decision saw it; `on_ended` once its
-    request has ended. What they do counts as the request's.
+    `on_decided` are told of each decision at once, `on_ended` once its request has ended: in the request's own time.
     """
 
     def __init__(
@@ -78,9 +77,11 @@ class Recorder:
         roster: Roster,
         ties: int,
         moment: Moment,
+        seen: Seen | None = None,
     ) -> None:
-        """A request is about to be placed."""
+        """A request was placed."""
         decided = self._decided("route", "", 0, asked, about, decision, roster, moment, ties)
+        decided.seen = seen
         self._open[booking] = decided
         self.ring.add(decided)
         for tell in self.on_decided:
@@ -96,10 +97,11 @@ class Recorder:
         ruled_out: tuple[RuledOut, ...] = (),
         roster: Roster = {},  # noqa: B006 - nobody writes to it
         ties: int = 0,
+        seen: Seen | None = None,
     ) -> None:
         """A request was refused; without `about` before its body was understood."""
         decided = self._decided("refuse", reason, status, asked, about, None, roster, moment, ties)
-        decided.ruled_out = ruled_out
+        decided.ruled_out, decided.seen = ruled_out, seen
         decided.outcome = Outcome(end="refused", status=status)
         self._end(decided)
 

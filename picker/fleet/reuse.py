@@ -21,7 +21,7 @@ LEAST_TOKENS = 50_000
 
 
 @dataclass(slots=True)
-class _Sums:
+class Sums:
     """Tokens of the last `window_s` or so: older ones fade."""
 
     at: float
@@ -50,7 +50,7 @@ class Reuse:
 
     def __init__(self, window_s: float = WINDOW_S):
         self._window_s = window_s
-        self._slots: dict[int, _Sums] = {}
+        self._slots: dict[int, Sums] = {}
 
     def __repr__(self) -> str:
         return f"<Reuse of {len(self._slots)} slots>"
@@ -71,6 +71,10 @@ class Reuse:
         """Prompt tokens placed on each slot in the last `window_s` or so that were not expected to be there."""
         return {slot: (sums := self._faded(slot, now)).placed - sums.predicted for slot in self._slots}
 
+    def sums(self) -> dict[int, tuple[float, ...]]:
+        """A copy of all there is, by slot, in the order of `Sums`."""
+        return {slot: (s.at, s.placed, s.predicted, s.looked_up, s.reused) for slot, s in self._slots.items()}
+
     def forget(self, slot: int) -> None:
         """Another worker will take this slot."""
         self._slots.pop(slot, None)
@@ -84,10 +88,10 @@ class Reuse:
         predicted, reused = sum(each.predicted for each in found), sum(each.reused for each in found)
         return Shares(predicted / placed, reused / looked_up, min(placed, looked_up))
 
-    def _faded(self, slot: int, now: float) -> _Sums:
+    def _faded(self, slot: int, now: float) -> Sums:
         sums = self._slots.get(slot)
         if sums is None:
-            sums = self._slots[slot] = _Sums(now)
+            sums = self._slots[slot] = Sums(now)
         elif now > sums.at:
             fading = math.exp((sums.at - now) / self._window_s)
             sums.at = now

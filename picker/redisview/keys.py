@@ -20,6 +20,8 @@ class Keys:
     wanted -> STRING, expires: set by a picker that wants a new snapshot of this epoch
     share -> STRING, expires: packed `share_records.Share` of the picker in this seat
     routed -> STREAM, bounded: packed `share_records.Routed`, of all pickers
+    decisions -> STREAM, bounded: decisions of all pickers as JSON (`picker.events.record`), where this is asked for
+    cordons -> HASH, worker id -> why operators want nothing sent to it
     """
 
     pool: str
@@ -57,6 +59,16 @@ class Keys:
     def share(self, seat: int) -> str:
         """STRING with what one picker has in flight. Seats are numbered from 0, so that all can be read at once."""
         return self._key("inflight", str(seat))
+
+    @property
+    def decisions(self) -> str:
+        """STREAM of decisions."""
+        return self._key("decisions")
+
+    @property
+    def cordons(self) -> str:
+        """HASH of cordoned workers."""
+        return self._key("cordons")
 
     @property
     def routed(self) -> str:

@@ -65,6 +65,7 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "fleet.fences": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.members": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.mirror": ("grpc", "redis", "asyncio", "time", "random"),
+    "fleet.freeze": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.fit": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.others": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.peers": ("grpc", "redis", "asyncio", "time", "random"),
@@ -87,7 +88,7 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     },
     **{
         f"events.{module}": ("grpc", "redis", "asyncio", "time", "random")
-        for module in ("decided", "record", "ring", "settings")
+        for module in ("decided", "inputs", "record", "ring", "settings")
     },
     "events": ("grpc",),
     "agent": ("grpc",),
