@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from picker import __version__
+from picker.commands.config import app as config_app
 from picker.commands.doctor import doctor
 from picker.commands.envoy import envoy
 from picker.config_files import ConfigError, load
@@ -24,31 +25,42 @@ app = typer.Typer(
 
 app.command()(envoy)
 app.command()(doctor)
+app.add_typer(config_app, name="config")
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(
+    context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="YAML file; every setting has a default.", dir_okay=False)] = None,
     processes: Annotated[
         int, typer.Option(help="Run so many pickers; number i listens on each port plus i.", min=1, max=64)
     ] = 1,
 ) -> None:
-    """Run the picker: Envoy's ext_proc, endpoint discovery and access-log services on one gRPC port."""
+    """Run the picker: Envoy's ext_proc, endpoint discovery and access-log services on one gRPC port.
+
+    The flags of the Gateway API reference picker (--pool-name, --grpc-port, ...) are understood too, so that its
+    charts can run this image.
+    """
     import uvloop
 
-    from picker.config import Config
+    from picker.config_checks import BadSetting
+    from picker.config_source import ConfigSource
+    from picker.migrate.epp import UnknownFlag, drop_in
     from picker.prompts.tokenizer import BadTokenizer
     from picker.redisview.url import BadRedisUrl
-    from picker.server import BadSetting, serve
+    from picker.server import serve
     from picker.supervisor import supervise
     from picker.telemetry.log import configure
     from picker.tls import BadCertificate
 
     try:
-        settings = load(config, Config) if config else Config()
+        given = drop_in(context.args)
+        source = ConfigSource(config, given.settings)
+        settings = source.read()
         configure(settings.log_format)
-        uvloop.run(serve(settings) if processes == 1 else supervise(settings, processes))
-    except (ConfigError, BadSetting, BadTokenizer, BadRedisUrl, BadCertificate, OSError) as error:
+        given.log()
+        uvloop.run(serve(settings, source) if processes == 1 else supervise(settings, processes, source))
+    except (UnknownFlag, ConfigError, BadSetting, BadTokenizer, BadRedisUrl, BadCertificate, OSError) as error:
         _fail(str(error))
 
 

@@ -61,8 +61,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When the prefix hits that are predicted for a model's prompts count as wrong.
 
-    Shares of prompt tokens are compared, predicted and as engines count them, over about the last `window_s`. They are
-    wrong once they have differed by more than `max_error` for `sustained_s`, where both sides know of `least_tokens`.
+    Shares of prompt tokens are compared, predicted and as engines count them.
+
+    window_s: over about so long.
+    max_error: by which the two shares may differ,
+    sustained_s: and for how long by more.
+    least_tokens: that both sides must know of before anything is judged.
     """
 
     window_s: Annotated[float, msgspec.Meta(gt=0)] = reuse.WINDOW_S
@@ -95,7 +99,8 @@ class Breaker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A worker that fails (5xx, or nothing at all) is left out for a while, unless it is the only one.
 
     failures: in a row that open its breaker.
-    pause_s: until one request may try again; doubled with each further failure, up to most_pause_s.
+    pause_s: until one request may try again; doubled with each further failure.
+    most_pause_s: beyond which it is not doubled.
     """
 
     failures: Annotated[int, msgspec.Meta(gt=0)] = FAILURES
@@ -136,6 +141,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     other picker to retry on.
     drain_s: after that, how long streams in flight may take to end.
     events: where decisions are recorded.
+    limits: what one process holds and waits for at most.
+    log_format: console for people, json for machines.
     """
 
     listen: str = "127.0.0.1:9002"

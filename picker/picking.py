@@ -67,6 +67,11 @@ class Picker:
         self._conformance = config.conformance
         self._attempts = Attempts()
 
+    def configure(self, config: Config) -> None:
+        """Takes over what may change at run time (`picker.reload.LIVE`); the next pick goes by it."""
+        self._rewrites = config.rewrites
+        self._placer.configure(config)
+
     async def pick(self, wanted: Pick) -> Picked | NotPicked:
         """The verdict. A defect of ours must not fail the request: then too Envoy is left to choose."""
         started = time.monotonic()

@@ -48,6 +48,14 @@ class Placer:
 
     def __init__(self, config: Config, view: View, salt: int | None = None):
         self._view = view
+        self.configure(config)
+        self._ties = Ties()
+        self.salt = Random().getrandbits(52) if salt is None else salt
+        """Pickers that count alike must not choose alike among equals; the same number chooses the same again."""
+        self._sequence = 0
+
+    def configure(self, config: Config) -> None:
+        """Goes by these rules from now on."""
         self._policy = find(config.policy)
         self._policies = {each.policy: find(each.policy) for each in config.profiles if each.policy}
         self._model = config.worker_model
@@ -55,10 +63,6 @@ class Placer:
         self._profiles = config.profiles
         self._requirement_headers = config.requirement_headers
         self._roles = config.disaggregation
-        self._ties = Ties()
-        self.salt = Random().getrandbits(52) if salt is None else salt
-        """Pickers that count alike must not choose alike among equals; the same number chooses the same again."""
-        self._sequence = 0
 
     def about(
         self,

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from picker.config import Config, Limits, Tls, host_and_port
+from picker.config_source import ConfigSource
 from picker.debug.health import Health, add_reflection
 from picker.events.recorder import Recorder
 from picker.events.sink import Sink
@@ -40,9 +41,8 @@ from picker.prompts.tokenizer import ModelTokenizer
 from picker.redisview.connection import connect
 from picker.redisview.decisions import DecisionStream
 from picker.redisview.keys import Keys
+from picker.reload import Reload
 from picker.replaying import deciding
-from picker.scheduling.decide import term_names
-from picker.scheduling.policies import Policy, UnknownPolicy, find
 from picker.telemetry.metrics import Metrics, Readings
 from picker.threads import SWITCH_INTERVAL_S
 from picker.truth import TruthCheck
@@ -54,38 +54,22 @@ _QUIET_S = 1.0
 _READY_WITHOUT_FLEET_AFTER_S = 10.0
 
 
-class BadSetting(ValueError):
-    """A setting whose value makes no sense here. The message names it and what it may be."""
+async def serve(config: Config, source: ConfigSource) -> None:
+    """Runs a picker until SIGTERM or SIGINT. `source` is where `config` came from: it is read again when it changes.
 
-
-async def serve(config: Config) -> None:
-    """Runs a picker until SIGTERM or SIGINT. Raises BadSetting, BadTokenizer, OSError."""
-    _check_policy("policy", config.policy)
-    for profile in config.profiles:
-        setting = f"profiles, {profile.name!r}"
-        policy = _check_policy(f"{setting}, policy", profile.policy or config.policy)
-        if unknown := set(profile.weights) - term_names(policy):
-            raise BadSetting(
-                f"{setting}, weights: {policy.name} has no term {', '.join(sorted(unknown))}; "
-                f"its terms are {', '.join(sorted(term_names(policy)))}"
-            )
+    Raises BadSetting, BadTokenizer, OSError.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    await Server(config).run()
-
-
-def _check_policy(setting: str, name: str) -> Policy:
-    try:
-        return find(name)
-    except UnknownPolicy as error:
-        raise BadSetting(f"{setting}: {error}") from None
+    await Server(config, source).run()
 
 
 class Server:
     """One picker process. `run` returns after SIGTERM or SIGINT and a drain."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, source: ConfigSource):
         """Loads tokenizers. Raises BadTokenizer."""
         self._config = config
+        self._source = source
         self._view = View(
             config.stale_after_s,
             reuse_window_s=config.prediction.window_s,
@@ -160,6 +144,7 @@ class Server:
                 tasks.create_task(self._sweep(), name="sweep"),
                 tasks.create_task(self._become_ready(), name="become-ready"),
                 tasks.create_task(self._truth.run(), name="truth-check"),
+                tasks.create_task(Reload(self._source, self._config, self._reconfigure).run(), name="reload"),
             ]
             if self._sink:
                 background.append(tasks.create_task(self._sink.run(), name="decisions"))
@@ -167,6 +152,12 @@ class Server:
             await self._drain(main)
             for task in background:
                 task.cancel()
+
+    def _reconfigure(self, config: Config) -> None:
+        self._config = config
+        self._picker.configure(config)
+        if self._sink:
+            self._sink.configure(deciding(config))
 
     def _port(self, address: str, tls: Tls | None) -> Port:
         return port(self._config, address, tls, self._budget, self._metrics.misbehaved)

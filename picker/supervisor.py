@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,8 @@ import structlog
 import yaml
 
 from picker.config import Config
+from picker.config_source import ConfigSource
+from picker.reload import Reload
 
 log = structlog.get_logger()
 
@@ -41,18 +44,33 @@ def config_of(config: Config, number: int) -> Config:
     )
 
 
-async def supervise(config: Config, processes: int) -> None:
-    """Runs them until SIGTERM or SIGINT, which is handed on; returns when all have drained."""
+async def supervise(config: Config, processes: int, source: ConfigSource) -> None:
+    """Runs them until SIGTERM or SIGINT, which is handed on; returns when all have drained.
+
+    `source` is where `config` came from: when it changes, each process is given its own part of it.
+    """
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     with tempfile.TemporaryDirectory(prefix="picker-") as folder:
+        paths = [Path(folder) / f"{number}.yaml" for number in range(processes)]
+        _write(config, paths)
         async with asyncio.TaskGroup() as tasks:
-            for number in range(processes):
-                path = Path(folder) / f"{number}.yaml"
-                path.touch(mode=0o600)
-                path.write_text(yaml.safe_dump(msgspec.to_builtins(config_of(config, number))))
-                tasks.create_task(_keep_running(path, number, stopping), name=f"picker-{number}")
+            reload = Reload(source, config, lambda changed: _write(changed, paths))
+            watching = tasks.create_task(reload.run(), name="reload")
+            async with asyncio.TaskGroup() as running:
+                for number, path in enumerate(paths):
+                    running.create_task(_keep_running(path, number, stopping), name=f"picker-{number}")
+            watching.cancel()
+
+
+def _write(config: Config, paths: Sequence[Path]) -> None:
+    """Each process's configuration into its file, whole at once: the process may be reading it."""
+    for number, path in enumerate(paths):
+        new = path.with_suffix(".new")
+        new.touch(mode=0o600)
+        new.write_text(yaml.safe_dump(msgspec.to_builtins(config_of(config, number))))
+        new.replace(path)
 
 
 async def _keep_running(config: Path, number: int, stopping: asyncio.Event) -> None:

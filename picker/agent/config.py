@@ -20,12 +20,18 @@ Seconds = Annotated[float, Meta(gt=0)]
 class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     """One worker: an engine, or one data-parallel rank of it.
 
-    `url` is where the agent reaches the server, `endpoint` (default: host and port of `url`) where Envoy does, `name`
-    (default: endpoint, and rank if there is one) what the worker is called. `rank` is to be set if the server has
-    several; each is a worker of its own. `kv_events` and `kv_replay` are ZMQ endpoints to connect to, or with `*` as
-    the host to bind for an engine that connects; by default, what the server says of itself. `engine`: its kind, by
-    default what /v1/models says. `model`: whose numbers count on a metrics page of several models. `gpu`: the kind,
-    in the operator's own words. `api_key_file`: holds the key that /v1/models wants.
+    url: where the agent reaches the server.
+    endpoint: where Envoy does, as ip:port; by default host and port of `url`.
+    name: what the worker is called; by default its endpoint, and rank if there is one.
+    rank: to be set if the server has several; each is a worker of its own.
+    kv_events, kv_replay: ZMQ endpoints to connect to, or with `*` as the host to bind for an engine that connects; by
+    default, what the server says of itself.
+    engine: its kind, by default what /v1/models says.
+    model: whose numbers count on a metrics page of several models.
+    gpu: the kind, in the operator's own words.
+    api_key_file: holds the key that /v1/models wants.
+    draining: gets nothing new; what it has may end.
+    labels: what the picker's profiles, requirement_headers and failure_domain go by, such as zone: a.
     """
 
     url: str
@@ -59,7 +65,13 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PodWorkers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What holds for all pods, as in `WorkerConfig`. ZMQ endpoints have `{ip}` where the pod's address goes."""
+    """What holds for all pods, as in `WorkerConfig`.
+
+    engine: its kind, by default what /v1/models says.
+    kv_events, kv_replay: ZMQ endpoints, with `{ip}` where the pod's address goes.
+    gpu: the kind, in the operator's own words.
+    api_key_file: holds the key that /v1/models wants.
+    """
 
     engine: Literal["auto", "vllm", "sglang", "trtllm", "other"] = "auto"
     kv_events: str | None = None
@@ -69,11 +81,16 @@ class PodWorkers(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class KubernetesConfig(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Pods with these labels (`selector`, as kubectl takes it) are workers, each at its own address and this `port`.
+    """Pods with certain labels are workers.
 
-    `namespace`: by default that of the agent's own pod. `labels`: from worker labels to the pod labels that they are
-    taken from. `worker`: what else is to be said of each. `relist_s`: all pods are listed anew so often, in case a
-    change was missed. `kubeconfig`: a file, for an agent that does not run in the cluster.
+    selector: the labels, as kubectl takes them.
+    port: of each worker, at its pod's address.
+    namespace: by default that of the agent's own pod.
+    scheme: of the workers' servers.
+    labels: from worker labels to the pod labels that they are taken from.
+    worker: what else is to be said of each.
+    relist_s: all pods are listed anew so often, in case a change was missed.
+    kubeconfig: a file, for an agent that does not run in the cluster.
     """
 
     selector: Annotated[str, Meta(min_length=1)]
@@ -87,10 +104,17 @@ class KubernetesConfig(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class AgentConfig(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`redis`: URL. `pool`: whose workers these are. `probe_interval_s`: how often each engine is asked how it is.
+    """Settings of `picker agent`. Workers are given by name, found, or both; all that are found count.
 
-    Workers are listed here, or in `workers_file` (a list like `workers`, read again when it changes), or found in
-    `kubernetes`; all that are found count. `listen`: the agent's own /health and /metrics, "" for none.
+    redis: URL, or one with passwords and certificates in files.
+    pool: whose workers these are; the same as the picker's.
+    workers: whom to tell of.
+    workers_file: a list like `workers`, read again when it changes.
+    kubernetes: pods that are workers.
+    probe_interval_s: how often each engine is asked how it is.
+    stall_after_s: an engine that has work and makes no progress for so long is not ready.
+    listen: the agent's own /health and /metrics, "" for none.
+    max_workers: of all that are found; the rest is left out, and the log says so.
     """
 
     redis: str | RedisConfig

@@ -54,6 +54,10 @@ class Sink:
             recorder.on_decided.append(self._decided)
         recorder.on_ended.append(self._end)
 
+    def configure(self, policy: dict[str, Any]) -> None:
+        """Other settings bear on decisions from now on. Those that wait to be written are few, and go with these."""
+        self._writer = Writer(self._process, policy)
+
     async def run(self) -> None:
         """Until cancelled; then what has ended is written as it is."""
         try:

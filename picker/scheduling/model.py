@@ -19,7 +19,14 @@ from picker.fleet.view import Ints
 
 
 class WorkerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Constants of the step model. Seconds, and seconds per token."""
+    """Constants of the step model. Seconds, and seconds per token.
+
+    step_s: of an engine step, whatever is in it.
+    prefill_s_per_token, prefill_s_per_token2: of prefill, and of its attention to what is in front.
+    decode_s_per_request, decode_s_per_context_token: of decoding, for each request and for each token of its context.
+    batch_tokens: that an engine prefills in one step at most (max_num_batched_tokens).
+    adapter_load_s: until a LoRA adapter that is not loaded is.
+    """
 
     step_s: float = 0.007
     prefill_s_per_token: float = 1 / 41_000

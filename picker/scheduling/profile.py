@@ -63,9 +63,12 @@ _UNLIMITED = WorkerLimits()
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to place the requests that match.
 
+    name: for errors and explanations.
+    match: which requests; without it all.
     policy: instead of the configuration's.
     require: labels that a worker must have; others are ruled out.
-    prefer: labels that a worker should have; others cost `prefer_s` seconds more. A pool that is elastic.
+    prefer: labels that a worker should have; others cost `prefer_s` more. A pool that is elastic.
+    prefer_s: seconds that a worker without the preferred labels costs more.
     limits: of a worker; beyond them it is ruled out for this profile, which keeps its last places for others.
     weights: of the policy's terms by name; 1 where none is given.
     idle_s: what it costs to give work to an idle worker. Above 0 traffic keeps together, and idle workers stay idle.

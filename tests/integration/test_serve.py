@@ -181,6 +181,38 @@ async def test_processes_that_cannot_start_are_not_tried_for_ever(transport: str
         process.kill()
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_changed_file_is_read_again_and_a_wrong_one_is_not(processes: str, tmp_path: Path) -> None:
+    path, ports = config(tmp_path)
+    settings = yaml.safe_load(path.read_text())
+    process = serve(tmp_path, path, "--processes", processes)
+    try:
+        await process.wait_until(is_alive(ports[0]))
+        path.write_text(yaml.safe_dump(settings | {"policy": "nope"}))
+        await until(lambda: _has_said(process, "config_reload_refused"))
+        path.write_text(yaml.safe_dump(settings | {"policy": "random", "pool": "other"}))
+        process.signal(signal.SIGHUP)
+        await until(lambda: _has_said(process, "policy: expected-delay -> random"))
+        await until(lambda: _has_said(process, "pool: default -> other"))
+        assert await is_alive(ports[0])()
+    finally:
+        await process.stop()
+
+
+async def test_the_flags_of_the_reference_picker_are_understood(tmp_path: Path) -> None:
+    ports = free_ports(3)
+    flags = ("--pool-name", "p", "--pool-namespace", "n", "--zap-encoder", "json", "-v", "4", "--secure-serving=true")
+    named = ("--grpc-port", f"{ports[0]}", "--grpc-health-port", f"{ports[1]}", "--metrics-port", f"{ports[2]}")
+    process = Process("picker", [sys.executable, "-m", "picker", "serve", *flags, *named], tmp_path / "log")
+    process.start()
+    try:
+        await process.wait_until(is_alive(ports[1]))
+        assert not await is_alive(ports[0])(), "it is encrypted"
+        assert '"pool":"p"' in process.log.read_text().replace(" ", "")
+    finally:
+        await process.stop()
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -218,6 +250,10 @@ async def test_what_cannot_start_says_why(
 def test_half_a_pair_is_no_tls() -> None:
     with pytest.raises(ValueError, match="belong together"):
         Tls(key="x")
+
+
+async def _has_said(process: Process, text: str) -> bool:
+    return text in process.log.read_text()
 
 
 def _children(pid: int) -> list[int]:

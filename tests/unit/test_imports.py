@@ -43,6 +43,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "agent": ("redisview", "prompts", "config_files", "fleet.endpoints"),
     "telemetry": ("prompts.reader", "transport.errors"),
     "debug": (),
+    "settings": (),
+    "migrate": (),
     "doctor": ("extproc.wire",),
 }
 """Rooms that are not here fail the test. Modules at the top compose the rooms and may import all but the simulation."""
@@ -92,6 +94,8 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     },
     "events": ("grpc",),
     "agent": ("grpc",),
+    "settings": ("grpc", "redis", "asyncio", "time", "random"),
+    "migrate": ("grpc", "redis", "asyncio", "time", "random"),
     "redisview": ("grpc",),
 }
 """Libraries that a room or module does without, except for the types in them (`if TYPE_CHECKING`)."""
