@@ -14,9 +14,11 @@ import msgspec
 import numpy as np
 
 from picker.events.record import OPEN, Candidate, Outcome, Record, RuledOut, Stages, identifier, shown
+from picker.fleet.facts import WorkerFacts
 from picker.fleet.freeze import Frozen
 from picker.fleet.inflight import Floats
-from picker.fleet.view import Bools, Ints, View, WorkerFacts
+from picker.fleet.masks import Bools, Ints
+from picker.fleet.view import View
 from picker.requests.model import Dialect, Terms
 from picker.scheduling.decision import Routed
 from picker.scheduling.eligibility import exclusions

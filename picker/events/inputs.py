@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from picker.events.decided import Seen, is_served
 from picker.events.record import VERSION, shown
+from picker.fleet.facts import WorkerFacts
 from picker.fleet.freeze import Frozen
-from picker.fleet.view import Ints, WorkerFacts
+from picker.fleet.masks import Ints
 from picker.scheduling.profile import DEFAULT
 from picker.scheduling.request import SchedulingRequest
 

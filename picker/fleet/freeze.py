@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from picker.fleet.facts import WorkerFacts
+from picker.fleet.masks import Bools, Ints
 from picker.fleet.reuse import Sums
-from picker.fleet.view import Bools, Ints, View, WorkerFacts
+from picker.fleet.view import View
 
 Array = npt.NDArray[Any]
 _DERIVED = ("_fresh",)

@@ -8,7 +8,6 @@ new epoch, hence a new slot, and the old one is out of the picks at once; what i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,81 +16,19 @@ from picker.fleet.adapters import SLOTS as ADAPTER_SLOTS
 from picker.fleet.adapters import LoadedAdapters
 from picker.fleet.breakers import Breakers
 from picker.fleet.endpoints import host_of
+from picker.fleet.facts import WorkerFacts, WorkerLoad, label_of, most_tokens
 from picker.fleet.fit import Fits
 from picker.fleet.index import PlacedBlocks, PrefixIndex, depths
 from picker.fleet.inflight import Booking, InFlight
 from picker.fleet.lengths import OutputLengths
+from picker.fleet.masks import Bools, Ints, Masks, Predicate, slots_in
 from picker.fleet.reuse import WINDOW_S, Reuse, Shares
 from picker.fleet.routed import RoutedLog
-
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
 STALE_AFTER_S = 5.0
 CAPACITY = 64
 """Slots to begin with; there is no limit."""
 _SWEEP_BLOCKS = 5000
-_MASKS = 1000
-
-
-class WorkerFacts(Protocol):
-    """What the view reads of a worker's record (`picker.redisview.records.WorkerRecord` has all of it)."""
-
-    @property
-    def worker(self) -> str: ...  # noqa: D102
-    @property
-    def epoch(self) -> int: ...  # noqa: D102
-    @property
-    def endpoint(self) -> str: ...  # noqa: D102
-    @property
-    def state(self) -> str: ...  # noqa: D102
-    @property
-    def models(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def adapters(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def publishes_kv(self) -> bool: ...  # noqa: D102
-    @property
-    def kv_capacity_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def context_limit_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def resident_adapters(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def gpu(self) -> str: ...  # noqa: D102
-    @property
-    def adapter_slots(self) -> int: ...  # noqa: D102
-    @property
-    def labels(self) -> Mapping[str, str]: ...  # noqa: D102
-    @property
-    def engine(self) -> str: ...  # noqa: D102
-    @property
-    def version(self) -> str: ...  # noqa: D102
-
-
-class WorkerLoad(Protocol):
-    """What the view reads of a worker's load (`picker.redisview.records.LoadRecord` has all of it)."""
-
-    @property
-    def beat(self) -> int: ...  # noqa: D102
-    @property
-    def running(self) -> int: ...  # noqa: D102
-    @property
-    def waiting(self) -> int: ...  # noqa: D102
-    @property
-    def waiting_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def kv_used(self) -> float: ...  # noqa: D102
-    @property
-    def looked_up_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def reused_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def generated_tokens(self) -> int: ...  # noqa: D102
-    @property
-    def finished(self) -> int: ...  # noqa: D102
-    @property
-    def first_tokens(self) -> int: ...  # noqa: D102
 
 
 class View:
@@ -156,7 +93,7 @@ class View:
         self._slots: dict[str, int] = {}
         self._free = list(range(capacity - 1, -1, -1))
         self._retired: list[int] = []
-        self._masks: dict[tuple[str, object], Bools] = {}
+        self._masks = Masks()
         self._roster: Mapping[int, WorkerFacts] | None = None
 
     def __repr__(self) -> str:
@@ -190,7 +127,7 @@ class View:
         self.cordoned[slot] = facts.worker in self.cordons
         self.ready[slot] = facts.state == "ready"
         self.approximate.resize(slot, self._fits.judge(slot, facts.kv_capacity_tokens, None, 0.0))
-        self.most_tokens[slot] = _most_tokens(facts)
+        self.most_tokens[slot] = most_tokens(facts)
         for adapter in facts.resident_adapters:
             self.use_adapter(slot, adapter)
         domain = facts.labels.get(self._failure_domain)
@@ -325,12 +262,12 @@ class View:
 
     def labelled(self, label: str, values: frozenset[str]) -> Bools:
         """Slots whose worker has one of these values of a label, its own or `engine`, `version`, `gpu`, `endpoint`."""
-        return self._mask(f"label {label}", values, lambda facts: _label(facts, label) in values)
+        return self._mask(f"label {label}", values, lambda facts: label_of(facts, label) in values)
 
     def with_adapter(self, adapter: str) -> Bools:
         """Slots on which this adapter was used so lately that it is still loaded."""
         mask = np.zeros(len(self.known), bool)
-        mask[_slots_in(self.adapters.owners(adapter), len(mask))] = True
+        mask[slots_in(self.adapters.owners(adapter), len(mask))] = True
         return mask
 
     def base_and_adapter(self, model: str) -> tuple[str, str]:
@@ -348,7 +285,7 @@ class View:
         """How many leading blocks of this chain each slot holds: shape (capacity,)."""
         hits = np.zeros(len(self.known), np.int64)
         for depth, mask in depths(chain, self._owners):
-            hits[_slots_in(mask, len(hits))] = depth
+            hits[slots_in(mask, len(hits))] = depth
         return hits
 
     # What is placed.
@@ -418,20 +355,8 @@ class View:
         self._fresh = self._roster = None
         self._masks.clear()
 
-    def _mask(self, kind: str, key: object, has: _Predicate) -> Bools:
-        mask = self._masks.get((kind, key))
-        if mask is None:
-            mask = np.zeros(len(self.known), bool)
-            mask[[slot for slot, facts in self._facts.items() if has(facts)]] = True
-            # Clients can name what nobody has, in any number and at any length: that is not kept.
-            if mask.any():
-                self._keep_mask((kind, key), mask)
-        return mask
-
-    def _keep_mask(self, key: tuple[str, object], mask: Bools) -> None:
-        if len(self._masks) >= _MASKS:
-            self._masks.clear()
-        self._masks[key] = mask
+    def _mask(self, kind: str, key: object, has: Predicate) -> Bools:
+        return self._masks.where(self._facts, len(self.known), kind, key, has)
 
     def _grow(self) -> None:
         old = len(self.known)
@@ -447,26 +372,3 @@ class View:
 
 _Counters = tuple[int, int, int, int]
 """Tokens looked up, reused, generated; requests finished."""
-
-
-class _Predicate(Protocol):
-    def __call__(self, facts: WorkerFacts, /) -> bool: ...
-
-
-_UNBOUNDED = 2**62
-
-
-def _most_tokens(facts: WorkerFacts) -> int:
-    """Where a worker has not said it, there is no limit to go by."""
-    return min(limit or _UNBOUNDED for limit in (facts.context_limit_tokens, facts.kv_capacity_tokens))
-
-
-def _label(facts: WorkerFacts, label: str) -> str | None:
-    if label in ("engine", "version", "gpu", "endpoint"):
-        return facts.labels.get(label) or str(getattr(facts, label))
-    return facts.labels.get(label)
-
-
-def _slots_in(mask: int, capacity: int) -> Ints:
-    bits = np.frombuffer(mask.to_bytes((capacity + 7) // 8, "little"), np.uint8)
-    return np.flatnonzero(np.unpackbits(bits, bitorder="little"))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from picker.fleet.inflight import Floats
-from picker.fleet.view import Ints, View
+from picker.fleet.masks import Ints
+from picker.fleet.view import View
 from picker.scheduling.decision import Decision, Refused, Routed
 from picker.scheduling.eligibility import Step, eligible
 from picker.scheduling.model import WorkerModel

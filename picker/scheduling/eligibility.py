@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from picker.fleet.view import Bools, View
+from picker.fleet.masks import Bools
+from picker.fleet.view import View
 from picker.scheduling.decision import Reason, Refused
 from picker.scheduling.profile import labels_of
 from picker.scheduling.request import SchedulingRequest

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from picker.fleet.inflight import Floats
-from picker.fleet.view import Ints
+from picker.fleet.masks import Ints
 
 
 class WorkerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

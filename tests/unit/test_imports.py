@@ -62,6 +62,8 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "fleet.inflight": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.lengths": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.reuse": ("grpc", "redis", "asyncio", "time", "random"),
+    "fleet.facts": ("grpc", "redis", "asyncio", "time", "random"),
+    "fleet.masks": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.view": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.fence": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.fences": ("grpc", "redis", "asyncio", "time", "random"),

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from picker.fleet.inflight import Floats
-from picker.fleet.view import Ints
+from picker.fleet.masks import Ints
 from picker.scheduling.policies.situation import Situation
 from picker.scheduling.profile import labels_of
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from picker.fleet.inflight import Floats
-from picker.fleet.view import Ints
+from picker.fleet.masks import Ints
 from picker.scheduling.policies.situation import Situation
 
 NAME = "llm-d"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from picker.fleet.inflight import Floats, Outstanding
-from picker.fleet.view import Bools, Ints, View
+from picker.fleet.masks import Bools, Ints
+from picker.fleet.view import View
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.request import SchedulingRequest
 
