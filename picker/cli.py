@@ -1,4 +1,4 @@
-"""The command line: `picker serve | agent | demo | doctor | envoy`."""
+"""The command line: `picker serve | agent | demo | doctor | envoy | simulate`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from picker import __version__
 from picker.commands.config import app as config_app
 from picker.commands.doctor import doctor
 from picker.commands.envoy import envoy
+from picker.commands.simulate import simulate
 from picker.config_files import ConfigError, load
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(envoy)
 app.command()(doctor)
 app.add_typer(config_app, name="config")
+app.add_typer(simulate, name="simulate")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -9,7 +9,7 @@ holds both engines to the same times and the same cache hits.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -32,6 +32,7 @@ class Job:
     prompt_tokens: int
     output_tokens: int
     chain: Sequence[int] = field(repr=False)
+    adapter: str = ""
     cached_tokens: int | None = None
     length: int = 0
     computed: int = 0
@@ -69,6 +70,7 @@ class _Plan:
     attention: float = 0.0
     resumed: int = 0
     resumed_context: int = 0
+    loading_s: float = 0.0
 
     def add(self, job: Job, chunk: int) -> None:
         self.chunks.append(job)
@@ -99,21 +101,57 @@ class _Plan:
         return min(steps, self.steps)
 
 
+class _Adapters:
+    """LoRA adapters on one worker: those that run, and idle ones, least recently used first."""
+
+    def __init__(self, slots: int):
+        self._slots = slots
+        self._running: Counter[str] = Counter()
+        self._idle: dict[str, None] = {}
+
+    def has_room(self, adapter: str) -> bool:
+        return not adapter or adapter in self._running or len(self._running) < self._slots
+
+    def start(self, adapter: str) -> bool:
+        """A request for it begins to run. Whether it has to be loaded."""
+        if not adapter:
+            return False
+        is_there = adapter in self._running or adapter in self._idle
+        self._idle.pop(adapter, None)
+        self._running[adapter] += 1
+        while len(self._running) + len(self._idle) > self._slots:
+            del self._idle[next(iter(self._idle))]
+        return not is_there
+
+    def end(self, adapter: str) -> None:
+        if not adapter:
+            return
+        self._running[adapter] -= 1
+        if not self._running[adapter]:
+            del self._running[adapter]
+            self._idle[adapter] = None
+
+
 class DiscreteEngine:
     """One worker. The caller alternates `begin` and `finish`, and may `submit` and then `cut` in between.
 
-    `slowdown` stretches steps that begin from now on.
+    `slowdown` stretches steps that begin from now on. `adapter_slots` LoRA adapters are held at once, as many at most
+    run; loading one takes `adapter_load_s` of the step that admits its request.
     """
 
-    def __init__(self, profile: Profile, block_tokens: int):
+    def __init__(self, profile: Profile, block_tokens: int, adapter_slots: int = 4, adapter_load_s: float = 0.5):
         self.profile = profile
         self.block_tokens = block_tokens
         self.slowdown = 1.0
         self._cache = KvCache(profile.kv_tokens // block_tokens)
         self._reserve = int(self._cache.num_blocks * WATERMARK)
+        self._adapters = _Adapters(adapter_slots)
+        self._adapter_load_s = adapter_load_s
         self._running: dict[Job, None] = {}
         self._prefilling: dict[Job, None] = {}
         self._waiting: deque[Job] = deque()
+        self.waiting_tokens = 0
+        """Prompt tokens of the requests that wait."""
         self._decodes = 0
         self._context = 0
         self._steps = 0
@@ -146,11 +184,6 @@ class DiscreteEngine:
         return len(self._waiting)
 
     @property
-    def waiting_tokens(self) -> int:
-        """Prompt tokens of the requests that wait."""
-        return sum(job.prompt_tokens for job in self._waiting)
-
-    @property
     def kv_used(self) -> float:
         """Share of the blocks that running requests hold, 0 to 1."""
         return self._cache.used_blocks / self._cache.num_blocks
@@ -162,6 +195,7 @@ class DiscreteEngine:
             raise DoesNotFit(f"a request of {tokens} tokens, but the KV cache of this profile holds {capacity}")
         job.length = job.prompt_tokens
         self._waiting.append(job)
+        self.waiting_tokens += job.prompt_tokens
 
     def begin(self, now: float) -> float:
         """Starts a step, or several that are alike. When it ends; IDLE if there is nothing to do."""
@@ -173,12 +207,13 @@ class DiscreteEngine:
             self._admit(plan)
         if not (self._decodes or plan.chunks):
             return IDLE
-        plan.step_s = self.slowdown * self.profile.step_seconds(
+        step_s = self.profile.step_seconds(
             prefill_tokens=plan.prefill_tokens,
             attention=plan.attention,
             decodes=self._decodes + plan.resumed,
             decode_context=self._context + plan.resumed_context,
         )
+        plan.step_s = self.slowdown * (step_s + plan.loading_s)
         plan.growth_s = self.slowdown * self.profile.e * self._decodes
         plan.steps = 1 if plan.chunks or preempted else self._steps_alike()
         self._plan = plan
@@ -218,9 +253,12 @@ class DiscreteEngine:
     def _admit(self, plan: _Plan) -> None:
         while self._waiting and plan.room and len(self._running) < self.profile.max_seqs:
             job = self._waiting[0]
-            if not self._place(job):
+            if not self._adapters.has_room(job.adapter) or not self._place(job):
                 return
+            if self._adapters.start(job.adapter):
+                plan.loading_s += self._adapter_load_s
             self._waiting.popleft()
+            self.waiting_tokens -= job.prompt_tokens
             self._admitted += 1
             job.order = self._admitted
             self._running[job] = self._prefilling[job] = None
@@ -311,9 +349,11 @@ class DiscreteEngine:
         self._leave(job)
         job.blocks, job.computed = [], 0
         self._waiting.appendleft(job)
+        self.waiting_tokens += job.prompt_tokens
 
     def _leave(self, job: Job) -> None:
         del self._running[job]
+        self._adapters.end(job.adapter)
         self._cache.release(job.blocks)
 
     def _steps_alike(self) -> int:

@@ -33,12 +33,12 @@ class Facts:
     endpoint: str
     kv_capacity_tokens: int
     adapters: Sequence[str] = ()
+    adapter_slots: int = 0
     state: str = "ready"
     models: Sequence[str] = (MODEL,)
     publishes_kv: bool = True
     context_limit_tokens: int = 1 << 20
     resident_adapters: Sequence[str] = ()
-    adapter_slots: int = 0
     gpu: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     engine: str = "simulated"
@@ -120,6 +120,7 @@ class Gateway:
             expected_output_tokens=self.view.lengths.mean(MODEL),
             chain=blocks,
             block_tokens=block_tokens,
+            adapter=ask.adapter,
             session=ask.session,
         )
         self._sequence += 1
@@ -127,6 +128,8 @@ class Gateway:
         if isinstance(decision, Refused):
             return None
         booking = self.view.place(decision.slots[0], blocks, True, decision.work_s, ask.prompt_tokens, now)
+        if ask.adapter:
+            self.view.use_adapter(decision.slots[0], ask.adapter)
         self.view.reuse.placed(decision.slots[0], ask.prompt_tokens, decision.hit_tokens, now)
         return Placed(tuple(self._workers[slot] for slot in decision.slots), booking)
 

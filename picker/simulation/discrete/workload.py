@@ -36,6 +36,10 @@ class Source(Protocol):
     def expected(self) -> int | None:
         """How many requests there will be, if that is known."""
 
+    @property
+    def adapters(self) -> Sequence[str]:
+        """LoRA adapters that requests may be for."""
+
     def first(self) -> Sequence[Ask]:
         """The requests that depend on no answer, in order of time."""
 
@@ -49,6 +53,7 @@ class Replay:
 
     asks: Sequence[Ask] = field(repr=False)
     block_tokens: int
+    adapters: Sequence[str] = ()
 
     @property
     def expected(self) -> int | None:
