@@ -101,7 +101,7 @@ def main(
 
 
 async def _run(target: Target, requests: int) -> tuple[list[Exchange], int]:
-    rng, chats, moved = random.Random(1), [Chat() for _ in range(_CONVERSATIONS)], 0
+    rng, chats, moved, failed = random.Random(1), [Chat() for _ in range(_CONVERSATIONS)], 0, 0
     exchanges = []
     async with _picked(target) as (url, metrics), httpx.AsyncClient(timeout=120) as client:
         for _ in track(range(requests), "asking"):
@@ -110,9 +110,15 @@ async def _run(target: Target, requests: int) -> tuple[list[Exchange], int]:
                 moved += len(chat.served) > 1
                 chat.messages, chat.served = [], set()
             before = await _predicted(client, metrics)
-            usage = await _turn(client, url, target.model, chat, rng)
+            try:
+                usage = await _turn(client, url, target.model, chat, rng)
+            except httpx.HTTPError:
+                # An engine that is being restarted loses what it was doing; this conversation begins anew.
+                failed, chat.messages, chat.served = failed + 1, [], set()
+                continue
             predicted = await _predicted(client, metrics) - before
             exchanges.append(Exchange(usage["prompt_tokens"], predicted, usage["cached_tokens"]))
+    typer.echo(f"requests that failed: {failed}")
     return exchanges, moved + sum(len(chat.served) > 1 for chat in chats)
 
 
