@@ -52,6 +52,7 @@ class Mirror:
             if slot >= 0:
                 self._view.speculative.clear(slot)
                 self._view.approximate.clear(slot)
+                self._view.unheard.clear(slot)
 
     def restore(self, fence: Fence, blocks: Sequence[int], now: float) -> None:
         """These blocks of a snapshot are on this worker. `now`: as for `apply`."""
@@ -90,6 +91,7 @@ class Mirror:
         if not fence.is_dirty and self._is_hash_ours:
             self._tally.reloads += 1
             self.index.trust(fence.slot, True)
+            self._view.unheard.clear(fence.slot)
         return not fence.is_dirty
 
     def heed_hash(self, hash_id: str | None) -> None:

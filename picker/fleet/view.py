@@ -54,6 +54,8 @@ class View:
         self.index = PrefixIndex()
         self.speculative = PlacedBlocks(ttl_s=5.0, blocks_per_slot=4096)
         self.approximate = PlacedBlocks(ttl_s=1800.0, blocks_per_slot=approximate_blocks)
+        self.unheard = PlacedBlocks(ttl_s=1800.0, blocks_per_slot=approximate_blocks)
+        """What workers that announce their blocks got while they could not be heard."""
         self._fits = Fits(approximate_blocks, most_approximate_blocks)
         self.adapters = LoadedAdapters()
         self.inflight = InFlight(capacity)
@@ -160,6 +162,7 @@ class View:
         self.index.trust(slot, False)
         self.speculative.clear(slot)
         self.approximate.clear(slot)
+        self.unheard.clear(slot)
         self.adapters.clear(slot)
         self.reuse.forget(slot)
         self._fits.forget(slot)
@@ -172,6 +175,7 @@ class View:
         self.inflight.elapse(now)
         self.speculative.expire(now)
         self.approximate.expire(now)
+        self.unheard.expire(now)
         if self._retired and self.index.forget(self._retired[0], _SWEEP_BLOCKS):
             slot = self._retired[0]
             # Bookings of the old worker may still be open; they must not be released into the new one's sums.
@@ -297,7 +301,10 @@ class View:
         """
         is_heard = self.is_live and self.index.trusts(slot)
         awaited = exact and is_heard and self._facts[slot].publishes_kv
-        self.expect(slot, chain, awaited, now)
+        if exact and not is_heard and self._facts[slot].publishes_kv:
+            self.unheard.place(slot, chain, now)
+        else:
+            self.expect(slot, chain, awaited, now)
         self.routed.add(self._facts[slot].epoch, awaited, chain)
         if not awaited or not chain:
             return self.inflight.book_unseen(slot, work_s, tokens, now)
@@ -314,7 +321,8 @@ class View:
             self.speculative.place(slot, chain, now)
 
     def _owners(self, block: int) -> int:
-        return self.index.owners(block) | self.speculative.owners(block) | self.approximate.owners(block)
+        placed = self.speculative.owners(block) | self.approximate.owners(block) | self.unheard.owners(block)
+        return self.index.owners(block) | placed
 
     def told(self, slot: int, prompt_tokens: int, cached_tokens: int | None, output_tokens: int, now: float) -> None:
         """A response has told what it took. An engine's own counters count it too, so this is for those without."""

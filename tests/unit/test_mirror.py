@@ -45,3 +45,14 @@ def test_blocks_of_a_snapshot_show_first_tokens_and_confirm_what_was_expected() 
     assert booking.has_first_token
     mirror.apply(fence, KvEvent(1, 1, KvOp.CLEAR), 31.0)
     assert hit(view) == 0
+
+
+def test_what_was_placed_while_a_worker_was_not_heard_counts_until_it_is() -> None:
+    view, mirror, fence = mirrored()
+    mirror.doubt(fence)
+    view.place(fence.slot, CHAIN, exact=True, work_s=1.0, tokens=192, now=0.0)
+    view.sweep(now=60.0)
+    assert hit(view) == 3
+    fence.restart(0)
+    assert mirror.settle(fence)
+    assert hit(view) == 0
