@@ -227,6 +227,10 @@ class InFlight:
         """A worker says how many requests it has, running or waiting."""
         self.strangers.reported(slot, requests, self.requests.item(slot) + self.others.requests.item(slot))
 
+    def context_of(self, slot: int) -> int:
+        """Prompt tokens that all pickers have placed on this slot and not seen end."""
+        return self.context_tokens.item(slot) + self.others.context_tokens.item(slot)
+
     def utilisation(self, now: float) -> Floats:
         """Share of a slot's time that the prefill work of the last seconds fills, 0 and up. Of our own placing."""
         return self._window_s * np.exp((self._window_at - now) / WINDOW_S) / WINDOW_S

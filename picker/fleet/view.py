@@ -24,6 +24,7 @@ from picker.fleet.lengths import OutputLengths
 from picker.fleet.masks import Bools, Ints, Masks, Predicate, slots_in
 from picker.fleet.reuse import WINDOW_S, Reuse, Shares
 from picker.fleet.routed import RoutedLog
+from picker.fleet.turnover import Turnover
 
 STALE_AFTER_S = 5.0
 CAPACITY = 64
@@ -62,6 +63,7 @@ class View:
         self.breakers = breakers or Breakers(capacity)
         self.lengths = OutputLengths()
         self.reuse = Reuse(reuse_window_s)
+        self.turnover = Turnover()
         self.routed = RoutedLog()
         """What other pickers are to be told that we have placed."""
         self.epochs = np.zeros(capacity, np.uint64)
@@ -71,6 +73,8 @@ class View:
         self.waiting = np.zeros(capacity, np.int64)
         self.waiting_tokens = np.zeros(capacity, np.int64)
         self.kv_used = np.zeros(capacity)
+        self._context_then = np.zeros(capacity, np.int64)
+        """Tokens of the prompts in the books when a slot's load was read."""
         self.most_tokens = np.zeros(capacity, np.int64)
         """Prompt and output together, by context limit and KV capacity."""
         self.domains = np.zeros(capacity, np.int64)
@@ -118,7 +122,7 @@ class View:
         self.epochs[slot] = facts.epoch
         self._beat[slot] = -1
         self._beat_at[slot] = now
-        for array in (self.running, self.waiting, self.waiting_tokens, self.kv_used):
+        for array in (self.running, self.waiting, self.waiting_tokens, self.kv_used, self._context_then):
             array[slot] = 0
         self.update_facts(slot, facts)
         return slot
@@ -152,6 +156,7 @@ class View:
         self.waiting[slot] = load.waiting
         self.waiting_tokens[slot] = load.waiting_tokens
         self.kv_used[slot] = load.kv_used
+        self._context_then[slot] = self.inflight.context_of(slot)
 
     def retire(self, slot: int) -> None:
         """This worker, or this epoch of it, is gone. The slot is used again once `sweep` has emptied it."""
@@ -165,6 +170,7 @@ class View:
         self.unheard.clear(slot)
         self.adapters.clear(slot)
         self.reuse.forget(slot)
+        self.turnover.forget(slot)
         self._fits.forget(slot)
         self._counters.pop(slot, None)
         self._retired.append(slot)
@@ -256,6 +262,17 @@ class View:
                 slots.setdefault(facts.models[0], []).append(slot)
         return {model: shares for model, each in slots.items() if (shares := self.reuse.shares(each, now))}
 
+    def kv_expected(self, slot: int) -> float:
+        """Share of a slot's KV cache in use: as its worker said last, and what was placed and has ended since."""
+        capacity = self._facts[slot].kv_capacity_tokens
+        since = self.inflight.context_of(slot) - self._context_then.item(slot)
+        return self.kv_used.item(slot) + (since / capacity if capacity else 0.0)
+
+    def residence_s(self, now: float) -> float:
+        """After how long the caches of all workers would be full of what they compute; see `Turnover`."""
+        capacities = {slot: facts.kv_capacity_tokens for slot, facts in self._facts.items() if facts.kv_capacity_tokens}
+        return self.turnover.residence_s(capacities, now)
+
     def unnamed(self) -> Bools:
         """Slots whose worker has not said yet what it serves."""
         return self._mask("unnamed", None, lambda facts: not facts.models)
@@ -342,6 +359,7 @@ class View:
             return
         looked_up, reused, generated, finished = (new - old for new, old in zip(counters, before, strict=True))
         self.reuse.counted(slot, looked_up, reused, now)
+        self.turnover.computed(slot, looked_up - reused + generated, now)
         facts = self._facts[slot]
         if not facts.publishes_kv:
             shares = self.reuse.shares([slot], now)

@@ -1,7 +1,7 @@
 """Who may import whom: the layering of the package, as a table, and the check of it.
 
-A request flows extproc -> requests -> prompts -> scheduling -> fleet, and imports point the same way. What is pure
-imports no clock, no chance, no loop and no network; `now` and `rng` are arguments there.
+A request flows extproc -> requests -> prompts -> admission -> scheduling -> fleet, and imports point the same way. What
+is pure imports no clock, no chance, no loop and no network; `now` and `rng` are arguments there.
 """
 
 import ast
@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "requests": (),
     "prompts": ("requests.model",),
+    "admission": ("requests.model", "scheduling", "fleet"),
     "scheduling": ("fleet",),
     "fleet": (),
     # The view's rim: reads Redis, and compares the agents' hash with ours.
@@ -52,6 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 MAY_IMPORT_ANYTHING = ("cli", "commands", "simulation", "benchmarks")
 
 MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
+    "admission": ("grpc", "redis", "asyncio", "time", "random"),
     "scheduling": ("grpc", "redis", "asyncio", "time", "random"),
     "requests": ("grpc", "redis", "asyncio", "time", "random"),
     "prompts": ("grpc", "redis", "asyncio", "time", "random"),
@@ -64,6 +66,7 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "fleet.reuse": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.facts": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.masks": ("grpc", "redis", "asyncio", "time", "random"),
+    "fleet.turnover": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.view": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.fence": ("grpc", "redis", "asyncio", "time", "random"),
     "fleet.fences": ("grpc", "redis", "asyncio", "time", "random"),

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from random import Random
 
+from picker.admission.settings import AdmissionSettings
 from picker.fleet.inflight import Booking
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import find
 from picker.simulation.discrete.engine import IDLE, DiscreteEngine, Job, Progress
-from picker.simulation.discrete.gateway import Change, Facts, Gateway, Report
+from picker.simulation.discrete.gateway import Away, Change, Facts, Gateway, Placed, Report
 from picker.simulation.discrete.outcome import FAILED, Load, Outcome, Request
 from picker.simulation.discrete.slo import Slo
 from picker.simulation.discrete.workload import Ask, Source
@@ -25,6 +26,8 @@ Tick = Callable[[], None]
 _FEW = 300
 ADAPTER_SLOTS = 4
 """LoRA adapters that a simulated worker holds at once."""
+DISPATCH_S = 0.01
+"""How often a picker looks whether those that wait can go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Cluster:
     event_delay_s: float = 0.1
     share_s: float | None = 0.08
     faults: Sequence[Fault] = ()
+    admission: AdmissionSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,7 @@ class _Run:
         self._open = 0
         self._missed = 0
         self._judged = 0
+        self._ticking: set[Gateway] = set()
 
     def go(self) -> Outcome:
         for ask in self._source.first():
@@ -190,14 +195,29 @@ class _Run:
     def _arrive(self, now: float, ask: Ask) -> None:
         gateway = next(self._turn)
         blocks = ask.chain[: ask.prompt_tokens // self._source.block_tokens]
-        placed = gateway.route(ask, blocks, self._source.block_tokens, now)
-        if placed is None:
-            self._end(now, ask, None)
+        outcome = gateway.route(ask, blocks, self._source.block_tokens, now)
+        if outcome is not None:
+            self._go(now, gateway, ask, outcome)
+        elif gateway not in self._ticking:
+            self._ticking.add(gateway)
+            self._at(now + DISPATCH_S, self._dispatch, gateway)
+
+    def _dispatch(self, now: float, gateway: Gateway) -> None:
+        for ask, outcome in gateway.dispatch(now):
+            self._go(now, gateway, ask, outcome)
+        if gateway.waiting:
+            self._at(now + DISPATCH_S, self._dispatch, gateway)
+        else:
+            self._ticking.remove(gateway)
+
+    def _go(self, now: float, gateway: Gateway, ask: Ask, outcome: Placed | Away) -> None:
+        if isinstance(outcome, Away):
+            self._end(now, ask, None, retry_s=max(1, outcome.retry_after_s))
             return
         # As Envoy does: the next endpoint of the list where one cannot be reached.
-        worker = next((w for w in (self._workers[n] for n in placed.workers) if w.is_alive), None)
-        if worker is None or not self._submit(now, _Exchange(ask, gateway, placed.booking, worker)):
-            gateway.release(placed.booking, False, now)
+        worker = next((w for w in (self._workers[n] for n in outcome.workers) if w.is_alive), None)
+        if worker is None or not self._submit(now, _Exchange(ask, gateway, outcome.booking, worker)):
+            gateway.release(outcome.booking, False, now)
             self._end(now, ask, None)
 
     def _submit(self, now: float, exchange: _Exchange) -> bool:
@@ -211,8 +231,10 @@ class _Run:
         self._plan(worker, worker.engine.begin(now) if worker.engine.is_idle else worker.engine.cut(now))
         return True
 
-    def _end(self, now: float, ask: Ask, exchange: _Exchange | None, cached_tokens: int = 0) -> None:
-        """An exchange is over; without one the request has failed."""
+    def _end(
+        self, now: float, ask: Ask, exchange: _Exchange | None, cached_tokens: int = 0, retry_s: float | None = None
+    ) -> None:
+        """An exchange is over; without one the request has failed, and may be told when to come back."""
         first = FAILED if exchange is None or exchange.first_token_at is None else exchange.first_token_at
         request = Request(
             at=ask.at,
@@ -233,7 +255,7 @@ class _Run:
             self._missed += not request.meets(self._patience.slo)
         if self._tick:
             self._tick()
-        following = self._source.after(ask, now)
+        following = self._source.after(ask, now) if retry_s is None else self._source.again(ask, now + retry_s)
         if following:
             self._expect(following)
 
@@ -321,6 +343,7 @@ class _Run:
             cluster.model or self._cold,
             cluster.workers,
             Random(f"picker {number} {seed}"),
+            cluster.admission,
         )
         for worker in self._workers:
             gateway.admit(worker.number, self._facts(worker), 0.0)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 
+from picker.admission.control import Admission, Admitted, Verdict
+from picker.admission.entry import Entry
+from picker.admission.refusals import Turned
+from picker.admission.settings import AdmissionSettings
+from picker.admission.terms import Rules
 from picker.fleet.inflight import Booking
 from picker.fleet.view import View
+from picker.requests.model import Terms
 from picker.scheduling.decide import decide
-from picker.scheduling.decision import Refused
+from picker.scheduling.decision import Decision, Routed
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import Policy
 from picker.scheduling.request import SchedulingRequest
@@ -22,6 +28,7 @@ MODEL = "model"
 SWEEP_S = 0.25
 """As in `picker.server`."""
 _EVERYTHING = 1 << 62
+_NOTHING_CACHED = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,13 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Away:
+    """Refused. `retry_after_s`: when its client is told to come back, 0 where it is not told."""
+
+    retry_after_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """A request on its way: the workers to try, in order, and its booking on the first."""
 
@@ -80,8 +94,17 @@ class Placed:
 class Gateway:
     """One picker. It sees first what agents have published `event_delay_s` ago."""
 
-    def __init__(self, policy: Policy, model: WorkerModel, workers: int, rng: Random):
+    def __init__(
+        self,
+        policy: Policy,
+        model: WorkerModel,
+        workers: int,
+        rng: Random,
+        admission: AdmissionSettings | None = None,
+    ):
         self.view = View(capacity=workers)
+        self.admission = Admission(admission, self.view, model, self._decide, rng.random) if admission else None
+        self._rules = Rules(admission or AdmissionSettings(), 0)
         self._policy = policy
         self._model = model
         self._rng = rng
@@ -110,8 +133,8 @@ class Gateway:
         """A worker's cache has changed; this picker will know when it is due. Times never decrease."""
         self._inbox.append((due, self._slots[worker], change))
 
-    def route(self, ask: Ask, blocks: Sequence[int], block_tokens: int, now: float) -> Placed | None:
-        """Decides and books; None where nobody may serve it."""
+    def route(self, ask: Ask, blocks: Sequence[int], block_tokens: int, now: float) -> Placed | Away | None:
+        """Decides and books; None where it waits, until `dispatch` names it."""
         self.catch_up(now)
         request = SchedulingRequest(
             sequence=self._sequence,
@@ -124,13 +147,46 @@ class Gateway:
             session=ask.session,
         )
         self._sequence += 1
-        decision = decide(request, self.view, self._policy, self._model, now, self._rng)
-        if isinstance(decision, Refused):
-            return None
-        booking = self.view.place(decision.slots[0], blocks, True, decision.work_s, ask.prompt_tokens, now)
-        if ask.adapter:
-            self.view.use_adapter(decision.slots[0], ask.adapter)
-        self.view.reuse.placed(decision.slots[0], ask.prompt_tokens, decision.hit_tokens, now)
+        if self.admission is None:
+            decision = self._decide(request, now)[0]
+            return self._outcome(request, Admitted(decision) if isinstance(decision, Routed) else decision, now)
+        entry = self._entry(request, ask, now)
+        verdict = self.admission.arrive(entry, now)
+        return self._outcome(request, verdict, now) if verdict else None
+
+    def dispatch(self, now: float) -> Iterator[tuple[Ask, Placed | Away]]:
+        """Whose wait is over."""
+        self.catch_up(now)
+        if self.admission:
+            for entry, verdict in self.admission.dispatch(now):
+                yield entry.ticket, self._outcome(entry.request, verdict, now)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait here."""
+        return len(self.admission.waiting) if self.admission else 0
+
+    def _entry(self, request: SchedulingRequest, ask: Ask, now: float) -> Entry:
+        rank = self._rules.rank(ask.kind)
+        rank = self._rules.default_rank if rank is None else rank
+        cold_s = float(self._model.prefill_s(ask.prompt_tokens, _NOTHING_CACHED)[0])
+        due = self._rules.deadlines(rank, Terms(), cold_s, now)
+        return Entry(
+            request, rank, request.model, self._rules.tenant(ask.tenant), 4 * ask.prompt_tokens, now,
+            due.leave_at, due.workers_by, due.first_token_by, ask, request.prompt_tokens,
+        )  # fmt: skip
+
+    def _decide(self, request: SchedulingRequest, now: float) -> tuple[Decision, None]:
+        return decide(request, self.view, self._policy, self._model, now, self._rng), None
+
+    def _outcome(self, request: SchedulingRequest, verdict: Verdict, now: float) -> Placed | Away:
+        if not isinstance(verdict, Admitted):
+            return Away(verdict.retry_after_s if isinstance(verdict, Turned) else 0)
+        decision, tokens = verdict.decision, request.prompt_tokens
+        booking = self.view.place(decision.slots[0], request.chain, True, decision.work_s, tokens, now)
+        if request.adapter:
+            self.view.use_adapter(decision.slots[0], request.adapter)
+        self.view.reuse.placed(decision.slots[0], tokens, decision.hit_tokens, now)
         return Placed(tuple(self._workers[slot] for slot in decision.slots), booking)
 
     def release(self, booking: Booking, is_answered: bool, now: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from picker.simulation.discrete.workload import Ask, Replay
@@ -128,6 +128,10 @@ class Users:
         if user.tokens > behaviour.most_tokens:
             self._meet(user)
         return self._ask(ask.user, at) if at < self.until_s else None
+
+    def again(self, ask: Ask, at: float) -> Ask | None:
+        """The same request."""
+        return replace(ask, at=at) if at < self.until_s else None
 
     def _meet(self, user: _User) -> None:
         """A new conversation."""

@@ -24,6 +24,7 @@ class Ask:
     session: str = ""
     kind: str = ""
     adapter: str = ""
+    tenant: str = ""
     measured: bool = True
 
 
@@ -46,6 +47,9 @@ class Source(Protocol):
     def after(self, ask: Ask, now: float) -> Ask | None:
         """What its user asks next, once this is answered or has failed."""
 
+    def again(self, ask: Ask, at: float) -> Ask | None:
+        """What its user does who was refused and told to come back then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replay:
@@ -66,4 +70,8 @@ class Replay:
 
     def after(self, ask: Ask, now: float) -> Ask | None:
         """Nothing: nobody waits."""
+        return None
+
+    def again(self, ask: Ask, at: float) -> Ask | None:
+        """Nothing: what was refused is lost."""
         return None

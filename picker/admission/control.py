@@ -1,0 +1,256 @@
+"""Admission: a request is placed at once while a worker has room, and else waits, or is told why it may not.
+
+Where it goes is decided when it goes, with what is known then. Whoever calls books what is routed before anything else
+is asked: the next decision must see it. So `dispatch` is an iterator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from picker.admission.entry import NEVER, Entry
+from picker.admission.gate import ColdGate
+from picker.admission.lane import Lane
+from picker.admission.pace import Pace, retry_after_s
+from picker.admission.refusals import Cause, Turned
+from picker.admission.room import WorkerRoom
+from picker.admission.settings import AdmissionSettings, ClassSettings
+from picker.admission.waiting import WaitingRoom
+from picker.fleet.view import View
+from picker.scheduling.decision import Decision, Reason, Refused, Routed
+from picker.scheduling.model import WorkerModel
+from picker.scheduling.request import SchedulingRequest
+
+Decide = Callable[[SchedulingRequest, float], tuple[Decision, Routed | None]]
+"""Where a request should go at this time, and where its prompt is computed first; None for the same worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """To be placed, now: `decision`, and `prefill` where the prompt is computed on another worker first."""
+
+    decision: Routed
+    prefill: Routed | None = None
+
+
+Verdict = Admitted | Refused | Turned
+
+_NOBODY = (Reason.NO_WORKERS, Reason.NOT_READY)
+_LOOK_AGAIN_S = 0.2
+"""A request whose worker had no room is decided anew after this, or when that worker has room."""
+
+
+class Admission:
+    """Who is placed, who waits, who is turned away. `chance` gives numbers in [0, 1), to spread clients who retry."""
+
+    def __init__(
+        self,
+        settings: AdmissionSettings,
+        view: View,
+        model: WorkerModel,
+        decide: Decide,
+        chance: Callable[[], float],
+    ):
+        self.classes = ranked(settings)
+        self.waiting = WaitingRoom([each.share for each in self.classes], self._weight)
+        self.pace = Pace()
+        self.gate = ColdGate(settings.gate)
+        self.is_draining = False
+        self._displaced: list[Entry] = []
+        self._settings = settings
+        self._view = view
+        self._room = WorkerRoom(view, model, settings.room)
+        self._decide = decide
+        self._chance = chance
+
+    def __repr__(self) -> str:
+        return f"<Admission {self.waiting!r}>"
+
+    def arrive(self, entry: Entry, now: float) -> Verdict | None:
+        """What becomes of a request that has come; None where it waits, until `dispatch` names it or it `leave`s."""
+        decision: Decision | None = None
+        if self.waiting.is_first(entry.rank, entry.lane):
+            decision, prefill = self._decide(entry.request, now)
+            verdict = self._judge(entry, decision, prefill, now)
+            if verdict is not None:
+                return self._noted(entry, verdict)
+        turned = self._turned_away(entry, decision, now)
+        if turned is not None:
+            return turned
+        self.pace.elapse(bool(self.waiting), now)
+        entry.leave_at = self._latest(entry, decision)
+        self.waiting.add(entry)
+        return None
+
+    def is_full(self, rank: int, tenant: str | int, size: int) -> Turned | None:
+        """Whether a request of this size would be turned away, whatever else it says; None where it might not.
+
+        Only for pools all of whose workers may serve it: in others there may be room for what it asks.
+        """
+        cause = self._no_place(rank, tenant, size, 0)
+        return Turned(cause, self._retry_after_s(rank)) if cause else None
+
+    def dispatch(self, now: float) -> Iterator[tuple[Entry, Verdict]]:
+        """Those whose wait is over, in order."""
+        self.pace.elapse(bool(self.waiting), now)
+        while self._displaced:
+            gone = self._displaced.pop()
+            yield gone, Turned(Cause.DISPLACED, self._retry_after_s(gone.rank))
+        for late in self.waiting.expired(now):
+            self.pace.ended(False)
+            yield late, self._expired(late, now)
+        passed_over: dict[Lane, set[int]] = {}
+        missed: list[tuple[Lane, Entry]] = []
+        misses: dict[tuple[Lane, int], int] = {}
+        try:
+            while turn := self.waiting.next_lane(passed_over):
+                lane, rank = turn
+                entry = lane.take(rank)
+                assert entry is not None
+                verdict = self._look(entry, now)
+                if verdict is not None:
+                    self._end(lane, entry, verdict)
+                    yield entry, verdict
+                    continue
+                missed.append((lane, entry))
+                misses[turn] = misses.get(turn, 0) + 1
+                if misses[turn] >= self._settings.scan:
+                    passed_over.setdefault(lane, set()).add(rank)
+        finally:
+            for lane, entry in missed:
+                lane.put_back(entry)
+
+    def leave(self, entry: Entry) -> None:
+        """The client has gone. What waits no longer is none of our business."""
+        if not self.waiting.leave(entry) and entry in self._displaced:
+            self._displaced.remove(entry)
+
+    def drain(self) -> Iterator[tuple[Entry, Verdict]]:
+        """Nobody waits any longer, from now on."""
+        self.is_draining = True
+        while self._displaced:
+            yield self._displaced.pop(), Turned(Cause.SHUTTING_DOWN)
+        for entry in self.waiting.everybody():
+            yield entry, Turned(Cause.SHUTTING_DOWN)
+
+    def consumed(self, entry: Entry, tokens: float) -> None:
+        """A request has turned out to cost so many tokens."""
+        self.waiting.charge(entry, tokens - entry.cost)
+        entry.cost = tokens
+
+    # Whether it may go.
+
+    def _look(self, entry: Entry, now: float) -> Verdict | None:
+        if entry.target >= 0 and now < entry.decide_after and not self._room.is_at(entry.target, now):
+            return None
+        return self._judge(entry, *self._decide(entry.request, now), now)
+
+    def _judge(self, entry: Entry, decision: Decision, prefill: Routed | None, now: float) -> Verdict | None:
+        """What follows from a decision; None where it has to wait."""
+        if isinstance(decision, Refused):
+            return None if self._waits_for(entry, decision) else decision
+        first = prefill or decision
+        slot = first.slots[0]
+        if not self._room.is_at(slot, now):
+            entry.target, entry.decide_after = slot, now + _LOOK_AGAIN_S
+            return None
+        due = entry.first_token_by
+        if due < NEVER and now + self._room.ttft_s(slot, first.work_s, now) > due:
+            return Turned(Cause.TOO_LATE, self._retry_after_s(entry.rank))
+        return Admitted(decision, prefill)
+
+    def _waits_for(self, entry: Entry, refused: Refused) -> bool:
+        if refused.reason in _NOBODY:
+            return self.classes[entry.rank].wait_for_workers_s > 0
+        return refused.reason is Reason.FULL
+
+    def _noted(self, entry: Entry, verdict: Verdict) -> Verdict:
+        if isinstance(verdict, Admitted):
+            self.gate.placed(entry.request.chain)
+        return verdict
+
+    def _end(self, lane: Lane, entry: Entry, verdict: Verdict) -> None:
+        self.pace.ended(isinstance(verdict, Admitted))
+        if not isinstance(verdict, Admitted):
+            self.waiting.dropped(lane, entry)
+            return
+        hit_tokens = (verdict.prefill or verdict.decision).hit_tokens
+        cost = entry.request.prompt_tokens - hit_tokens + entry.request.expected_output_tokens
+        self.waiting.served(lane, entry, cost)
+        entry.cost = cost
+        self.gate.placed(entry.request.chain)
+
+    # Whether it may wait.
+
+    def _turned_away(self, entry: Entry, decision: Decision | None, now: float) -> Turned | None:
+        if self.is_draining:
+            return Turned(Cause.SHUTTING_DOWN)
+        if self._is_cold(entry, decision, now):
+            return Turned(Cause.COLD, retry_after_s(self._settings.gate.retry_s, self._chance()))
+        if self._is_hopeless(entry, now):
+            return Turned(Cause.TOO_LATE, self._retry_after_s(entry.rank))
+        cause = self._no_place(entry.rank, entry.tenant, entry.size, entry.tokens)
+        if cause is None or (cause is Cause.ALL_FULL and self._displace(entry)):
+            return None
+        return Turned(cause, self._retry_after_s(entry.rank))
+
+    def _displace(self, entry: Entry) -> bool:
+        """Whether somebody of a lower class has given way."""
+        last = self.waiting.last_below(entry.rank) if self._settings.displace else None
+        if last is None:
+            return False
+        self.waiting.leave(last)
+        self._displaced.append(last)
+        return True
+
+    def _is_cold(self, entry: Entry, decision: Decision | None, now: float) -> bool:
+        chain = entry.request.chain
+        if not chain:
+            return False
+        hits = decision.hit_tokens // entry.request.block_tokens if isinstance(decision, Routed) else None
+        if hits is None:
+            hits = int(self._view.hit_blocks(chain).max())
+        return self.gate.refuses(chain, hits, self._view.residence_s(now))
+
+    def _is_hopeless(self, entry: Entry, now: float) -> bool:
+        """Whether it would still wait when its time is up, at the pace at which others leave the queue."""
+        waiting = self.waiting
+        ahead = waiting.ahead(entry)
+        own = waiting.of_tenant(entry.rank, entry.tenant).requests
+        turns = min(ahead, (own + 1) * waiting.tenants(entry.rank))
+        wait_s = self.pace.gone_s(turns)
+        return wait_s is not None and now + wait_s > min(entry.leave_at, entry.first_token_by)
+
+    def _no_place(self, rank: int, tenant: str | int, size: int, tokens: int) -> Cause | None:
+        settings, waiting, own = self._settings, self.waiting, self.classes[rank]
+        if not waiting.of_tenant(rank, tenant).admits(settings.tenant, size, tokens):
+            return Cause.TENANT_FULL
+        if not waiting.by_class[rank].admits(own.bounds, size, tokens):
+            return Cause.CLASS_FULL
+        return None if waiting.total.admits(settings.total, size, tokens, own.fill) else Cause.ALL_FULL
+
+    def _latest(self, entry: Entry, decision: Decision | None) -> float:
+        """When it is too late even for a worker that has nothing else to do."""
+        if not self._view.ready.any():
+            return entry.workers_by
+        work_s = decision.work_s if isinstance(decision, Routed) else 0.0
+        return min(entry.leave_at, entry.first_token_by - work_s)
+
+    def _expired(self, entry: Entry, now: float) -> Turned:
+        if not self._view.ready.any():
+            return Turned(Cause.NO_WORKER_CAME)
+        is_due = entry.leave_at >= entry.arrived_at + self.classes[entry.rank].max_wait_s
+        return Turned(Cause.TIMEOUT if is_due else Cause.TOO_LATE, self._retry_after_s(entry.rank))
+
+    def _retry_after_s(self, rank: int) -> int:
+        ahead = sum(self.waiting.by_class[above].requests for above in range(rank + 1))
+        return retry_after_s(self.pace.served_s(ahead), self._chance())
+
+    def _weight(self, tenant: str | int) -> float:
+        return self._settings.tenants.get(tenant, 1.0) if isinstance(tenant, str) else 1.0
+
+
+def ranked(settings: AdmissionSettings) -> list[ClassSettings]:
+    """The classes, the highest first: a class' rank is its place here."""
+    return sorted(settings.classes, key=lambda each: -each.priority)

@@ -1,0 +1,68 @@
+"""Whether a worker has room for one more request, and how soon a request would have its first token there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from picker.admission.settings import Room
+from picker.fleet.view import View
+from picker.scheduling.model import WorkerModel
+
+_LEAST_WAIT = 0.05
+_MOST_UTILISATION = 0.9
+
+
+class WorkerRoom:
+    """Room in tokens: of prompts that were sent to a worker and have not brought a first token.
+
+    The books keep them as seconds of predicted prefill, of all pickers; so the bound is that of a prompt of so many
+    tokens, and long contexts count for what they cost. Where nothing shows first tokens, a worker that says that nobody
+    waits there has room whatever was predicted.
+    """
+
+    def __init__(self, view: View, model: WorkerModel, settings: Room):
+        self._view = view
+        self._model = model
+        self._most_s = float(model.prefill_s(settings.tokens, np.zeros(1, np.int64))[0])
+        self._most_kv = settings.kv_used
+        self._tpot_s = settings.tpot_s
+
+    def __repr__(self) -> str:
+        return f"<WorkerRoom up to {self._most_s:.2f} s of prefill>"
+
+    def is_at(self, slot: int, now: float) -> bool:
+        """Whether this worker has room; one that is gone counts as free, so that somebody looks for another."""
+        view = self._view
+        if not view.known[slot]:
+            return True
+        # While Redis is away what workers said last is no reason to wait: it would be one for ever.
+        if view.is_live and view.kv_expected(slot) >= self._most_kv:
+            return False
+        books = view.inflight
+        owed_s = books.prefill_s.item(slot) + books.others.prefill_s.item(slot)
+        if owed_s > self._most_s and (self._shows_first_tokens(slot) or view.waiting.item(slot)):
+            return False
+        return self._tpot_s is None or not books.requests.item(slot) or self._step_s(slot, now) <= self._tpot_s
+
+    def _step_s(self, slot: int, now: float) -> float:
+        """Between two tokens of a request there, as long as prefill goes on at this rate."""
+        model, books = self._model, self._view.inflight.outstanding(now)
+        step_s = (
+            model.step_s
+            + model.decode_s_per_request * books.requests.item(slot)
+            + model.decode_s_per_context_token * books.context_tokens.item(slot)
+        )
+        busy = min(_MOST_UTILISATION, books.utilisation.item(slot))
+        return float(self._view.inflight.speed().item(slot) * step_s / (1 - busy))
+
+    def ttft_s(self, slot: int, work_s: float, now: float) -> float:
+        """Seconds to the first token of a request of so much work, were it sent there now."""
+        books = self._view.inflight.outstanding(now)
+        speed = self._view.inflight.speed().item(slot)
+        owed_s = speed * books.prefill_s.item(slot)
+        age_s = now - books.progress_at.item(slot) if owed_s else 0.0
+        return max(owed_s - age_s, _LEAST_WAIT * owed_s) + speed * work_s
+
+    def _shows_first_tokens(self, slot: int) -> bool:
+        view = self._view
+        return view.is_live and view.facts(slot).publishes_kv and view.index.trusts(slot)
