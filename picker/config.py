@@ -134,6 +134,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prediction: when predicted prefix hits count as wrong; gauges, a log line and the health detail `prefix-prediction`
     tell.
     reveal_endpoint: tell clients in `x-picker-endpoint` who served them.
+    reveal_decision: tell clients in `x-picker-decision` the terms of the cost and how much of their prompt was cached.
+    For trusted clients only: whoever can ask whether a prompt is cached learns whether somebody has sent it.
     conformance: obey `test-epp-endpoint-selection` and tell `x-conformance-test-served-endpoint`, as the Gateway API
     Inference Extension's conformance tests want it. Never in production: it lets clients choose the endpoint.
     stale_after_s: a worker whose agent is silent for so long is not picked.
@@ -165,6 +167,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tokenizers: dict[str, str] = {}
     prediction: Prediction = Prediction()
     reveal_endpoint: bool = False
+    reveal_decision: bool = False
     conformance: bool = False
     stale_after_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     drain_wait_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0

@@ -65,6 +65,7 @@ class Picker:
         self._rng = Random()
         self._rewrites = config.rewrites
         self._conformance = config.conformance
+        self._reveals = config.reveal_decision
         self._attempts = Attempts()
 
     def configure(self, config: Config) -> None:
@@ -180,7 +181,12 @@ class Picker:
         decision, prefill = placed.decision, placed.prefill
         self._attempts.note(wanted.headers, decision.endpoints[0])
         self._metrics.routed(request.model or "", about.prompt_tokens, decision.hit_tokens, prefix.rung)
-        return Picked(decision.endpoints, placed, prefiller=prefill.endpoints[0] if prefill else "")
+        return Picked(
+            decision.endpoints,
+            placed,
+            prefiller=prefill.endpoints[0] if prefill else "",
+            reason=decision.explain(about.prompt_tokens) if self._reveals else "",
+        )
 
     async def _prefix(self, request: InferenceRequest, model: str, adapter: str) -> PrefixChain:
         arguments = (request.prompt, model, adapter, request.cache_salt)

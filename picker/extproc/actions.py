@@ -56,10 +56,14 @@ class SendTrailersContinue:
 
 @dataclass(frozen=True, slots=True)
 class SendResponseHeadersContinue:
-    """`response_headers` answered; `header`, if not empty, is added to tell the client which endpoint served it."""
+    """`response_headers` answered; `header`, if not empty, is added to tell the client which endpoint served it.
+
+    `decision`, if not empty, tells it why.
+    """
 
     header: str = ""
     served: str = ""
+    decision: str = ""
 
 
 @dataclass(frozen=True, slots=True)

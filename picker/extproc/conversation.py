@@ -102,7 +102,8 @@ class Conversation:
 
     __slots__ = (
         "_asked_on_headers", "_body_is_over", "_budget", "_headers", "_held", "_is_whole", "_mode", "_pieces",
-        "_placement", "_response_mode", "_settings", "_subset", "_tail", "_trailers", "state",
+        "_placement",
+        "_reason", "_response_mode", "_settings", "_subset", "_tail", "_trailers", "state",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, budget: ByteBudget):
@@ -118,6 +119,7 @@ class Conversation:
         self._is_whole = True
         self._trailers = False
         self._placement: Any = None
+        self._reason = ""
         self._tail = b""
 
     def __repr__(self) -> str:
@@ -204,7 +206,7 @@ class Conversation:
     # The answer.
 
     def _on_picked(self, event: Picked, now: float) -> _Result:
-        self._placement = event.placement
+        self._placement, self._reason = event.placement, event.reason
         # A proxy that never says that it is over must not keep the books open for ever.
         timer = StartTimer(now + self._settings.exchange_timeout_s)
         return [timer, *self._answer(event)], State.RESPONSE
@@ -255,7 +257,8 @@ class Conversation:
         actions: list[Action] = []
         if self._placement is not None:
             actions.append(FirstByte(self._placement, event.status, event.served))
-        actions.append(SendResponseHeadersContinue(self._settings.reveal_header if event.served else "", event.served))
+        header = self._settings.reveal_header if event.served else ""
+        actions.append(SendResponseHeadersContinue(header, event.served, self._reason))
         return actions, State.RESPONSE
 
     def _on_early_response(self, event: ResponseHeaders, now: float) -> _Result:

@@ -27,6 +27,7 @@ DESTINATION = "x-gateway-destination-endpoint"
 SUBSET = "x-gateway-destination-endpoint-subset"
 SERVED = "x-gateway-destination-endpoint-served"
 REASON = "x-picker-reason"
+DECISION = "x-picker-decision"
 DROPPED = "x-llm-d-request-dropped-reason"
 PREFILLER = "x-prefiller-host-port"
 STRIPPED = (
@@ -229,10 +230,14 @@ def _(action: do.SendResponseBodyPiece) -> bytes:
 
 @build.register
 def _(action: do.SendResponseHeadersContinue) -> bytes:
-    if not action.header:
+    if not action.header and not action.decision:
         return _CONSTANT[do.SendResponseHeadersContinue]
     message = pb.ProcessingResponse()
-    _set(message.response_headers.response.header_mutation, action.header, action.served)
+    mutation = message.response_headers.response.header_mutation
+    if action.header:
+        _set(mutation, action.header, action.served)
+    if action.decision:
+        _set(mutation, DECISION, action.decision)
     return bytes(message.SerializeToString())
 
 

@@ -21,6 +21,17 @@ async def test_the_served_endpoint_is_named_where_the_operator_asks_for_it() -> 
             assert response.headers["x-picker-endpoint"] == stack.endpoints[number]
 
 
+async def test_the_decision_is_told_where_the_operator_asks_for_it() -> None:
+    plan = Plan(workers=2, worker=FAST, picker={"reveal_decision": True})
+    async with Stack(plan) as stack, httpx.AsyncClient(base_url=stack.url, timeout=30) as client:
+        response = await Conversation("why").turn(client)
+        told = dict(part.split("=") for part in response.headers["x-picker-decision"].split())
+        assert told["policy"] == "expected-delay"
+        terms = [float(told[name]) for name in ("wait", "work", "cache", "harm", "decode")]
+        assert float(told["cost"]) == pytest.approx(sum(terms), abs=0.01)
+        assert "x-picker-endpoint" not in response.headers
+
+
 @pytest.mark.parametrize("envoy", ["fail-open", "full-duplex"])
 async def test_a_model_under_another_name_reaches_the_worker_under_its_own(envoy: str) -> None:
     rewrites = {"fast": MODEL, "canary": {MODEL: 9.0, "nobody-has-this": 1.0}, "broken": "nobody-has-this"}

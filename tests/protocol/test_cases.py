@@ -56,6 +56,13 @@ def test_the_served_endpoint_is_revealed_only_if_asked_for() -> None:
         assert actions[-1] == SendResponseHeadersContinue(header, TWO[1])
 
 
+def test_why_is_told_with_the_response_it_belongs_to() -> None:
+    conversation = Conversation(Settings(), ByteBudget(1 << 20))
+    conversation.receive(RequestHeaders({}, True), 0.0)
+    conversation.receive(Picked(TWO, "p", reason="cost=1"), 0.0)
+    assert conversation.receive(ResponseHeaders(200, ""), 0.0)[-1] == SendResponseHeadersContinue(decision="cost=1")
+
+
 @given(st.integers(0, 200_000))
 def test_pieces_join_to_the_whole_and_only_the_last_is_last(size: int) -> None:
     data = bytes(size)
