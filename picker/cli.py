@@ -59,7 +59,7 @@ def serve(
         given = drop_in(context.args)
         source = ConfigSource(config, given.settings)
         settings = source.read()
-        configure(settings.log_format)
+        configure(settings.log_format, settings.log_level)
         given.log()
         uvloop.run(serve(settings, source) if processes == 1 else supervise(settings, processes, source))
     except (UnknownFlag, ConfigError, BadSetting, BadTokenizer, BadRedisUrl, BadCertificate, OSError) as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
+import yaml
 
+from picker.debug.settings import Debug
 from picker.events.settings import Events
 from picker.fleet import reuse
 from picker.fleet.breakers import FAILURES, MOST_PAUSE_S, PAUSE_S
@@ -143,6 +146,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     other picker to retry on.
     drain_s: after that, how long streams in flight may take to end.
     events: where decisions are recorded.
+    debug: the port of the debug service, for operators.
+    log_level: what is logged to begin with.
     limits: what one process holds and waits for at most.
     log_format: console for people, json for machines.
     """
@@ -174,6 +179,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     limits: Limits = Limits()
     events: Events = Events()
+    debug: Debug = Debug()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
 
     def __post_init__(self) -> None:
@@ -183,3 +190,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 host_and_port(getattr(self, name) or "127.0.0.1:1")
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
+
+
+_SECRET = re.compile(r"//[^/@]*@")
+
+
+def redacted(config: Config) -> str:
+    """The configuration as YAML, for people to see: without the credentials in a URL, and with names of files only."""
+    text = yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False, allow_unicode=True)
+    return _SECRET.sub("//***@", text)

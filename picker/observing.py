@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from picker.events.decided import Asked, Seen, exclusions_of
+from picker.events.decided import Asked, Decided, Seen, exclusions_of
 from picker.events.recorder import Moment, Recorder
 from picker.extproc.access_log import Outcome
 from picker.extproc.actions import Pick
@@ -15,7 +15,7 @@ from picker.prompts.prefix import Rung
 from picker.requests.headers import read_terms
 from picker.requests.model import Dialect, InferenceRequest
 from picker.requests.usage import Usage
-from picker.scheduling.decision import STATUS, Refused
+from picker.scheduling.decision import STATUS, Decision, Refused, Routed
 from picker.scheduling.profile import Profile
 from picker.scheduling.request import SchedulingRequest
 
@@ -68,6 +68,18 @@ class Observer:
             out = exclusions_of(about, self._view, moment.now)
             status = STATUS[refused.reason]
             self._recorder.refused(refused.reason, status, moment, asked, about, out, roster, ties, seen)
+
+    def imagined(
+        self, asked: Asked, about: SchedulingRequest, decision: Decision, ties: int, moment: Moment
+    ) -> Decided:
+        """A decision that was only asked about; it is not recorded."""
+        roster, now = self._view.roster(), moment.now
+        if isinstance(decision, Routed):
+            return self._recorder.imagined("route", "", 0, asked, about, decision, roster, moment, ties)
+        status = STATUS[decision.reason]
+        imagined = self._recorder.imagined("refuse", decision.reason, status, asked, about, None, roster, moment, ties)
+        imagined.ruled_out = exclusions_of(about, self._view, now)
+        return imagined
 
     def unreadable(self, wanted: Pick, reason: str, status: int, moment: Moment) -> None:
         """A request was refused without being understood."""

@@ -16,6 +16,7 @@ import structlog
 
 from picker.attempts import Attempts
 from picker.config import Config
+from picker.events.decided import Decided
 from picker.events.record import Stages
 from picker.events.recorder import Moment, Recorder
 from picker.extproc.actions import Pick
@@ -23,7 +24,7 @@ from picker.extproc.events import NotPicked, Picked
 from picker.fleet.endpoints import canonical, host_of
 from picker.fleet.view import View
 from picker.observing import Observer, asked_for
-from picker.placing import Placement, Placer
+from picker.placing import Placement, Placer, Question
 from picker.prompts.reader import LOAD_ONLY, PrefixChain, PromptReader
 from picker.requests.model import InferenceRequest
 from picker.requests.read import BadRequest, read_request
@@ -118,6 +119,30 @@ class Picker:
         now = time.monotonic()
         self._placer.release(placement, now)
         self._observer.released(placement, now)
+
+    async def what_if(self, wanted: Pick, question: Question) -> Decided:
+        """The decision that would be made about a request now. Nothing is booked, and nothing is recorded.
+
+        Raises BadRequest, TimeoutError.
+        """
+        started = time.monotonic()
+        request, _ = self._renamed(await self._read(wanted), wanted.body)
+        read_at = time.monotonic()
+        base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
+        prefix = await self._prefix(request, base, adapter)
+        now = time.monotonic()
+        moment = Moment(started, now, Stages(read_s=read_at - started, prompt_s=now - read_at))
+        asked = asked_for(request, prefix.rung, wanted.headers)
+        placer, mean_output = self._placer.what_if(question), self._view.lengths.mean(base)
+        about = placer.about(request, prefix, adapter, mean_output, wanted.headers, wanted.subset, question.avoid)
+        decision, _ = placer.decide(about, now)
+        return self._observer.imagined(asked, about, decision, placer.salt + about.sequence, moment)
+
+    async def look_up(self, wanted: Pick) -> tuple[str, PrefixChain]:
+        """The model under whose name a request's prompt is cached, and its prefix. Raises BadRequest, TimeoutError."""
+        request, _ = self._renamed(await self._read(wanted), wanted.body)
+        base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
+        return base, await self._prefix(request, base, adapter)
 
     def close(self) -> None:
         """Lets go of the threads."""

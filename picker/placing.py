@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
+import msgspec
+
 from picker.config import Config
 from picker.events.record import digest
 from picker.fleet.inflight import Booking
@@ -43,6 +45,19 @@ class Placement:
     prefilling: Booking | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to suppose, where it is asked what would be decided. None is what would be without the question.
+
+    `sequence` and `ties` are those of an earlier decision, to break ties as it did; `avoid` are endpoints.
+    """
+
+    policy: str | None = None
+    sequence: int | None = None
+    ties: int | None = None
+    avoid: frozenset[str] = frozenset()
+
+
 class Placer:
     """Places requests on the workers of a view, by the rules of a configuration."""
 
@@ -56,6 +71,7 @@ class Placer:
 
     def configure(self, config: Config) -> None:
         """Goes by these rules from now on."""
+        self._config = config
         self._policy = find(config.policy)
         self._policies = {each.policy: find(each.policy) for each in config.profiles if each.policy}
         self._model = config.worker_model
@@ -63,6 +79,18 @@ class Placer:
         self._profiles = config.profiles
         self._requirement_headers = config.requirement_headers
         self._roles = config.disaggregation
+
+    def what_if(self, question: Question) -> Placer:
+        """Another one over the same view, which decides as the question supposes and is not to place anything."""
+        config = self._config
+        if question.policy:
+            profiles = tuple(msgspec.structs.replace(profile, policy=None) for profile in config.profiles)
+            config = msgspec.structs.replace(config, policy=question.policy, profiles=profiles)
+        sequence = self._sequence if question.sequence is None else question.sequence
+        salt = self.salt if question.ties is None else question.ties - sequence
+        other = Placer(config, self._view, salt)
+        other._sequence = sequence
+        return other
 
     def about(
         self,

@@ -18,9 +18,13 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from picker.config import Config, Limits, Tls, host_and_port
+from picker.config import Config, Limits, Tls, host_and_port, redacted
 from picker.config_source import ConfigSource
+from picker.cordons import Cordons
+from picker.debug.fleet import State
 from picker.debug.health import Health, add_reflection
+from picker.debug.port import DebugPort
+from picker.debug.service import DebugService, Parts
 from picker.events.recorder import Recorder
 from picker.events.sink import Sink
 from picker.extproc import access_log, eds, service
@@ -39,17 +43,21 @@ from picker.ports import Port, port
 from picker.prompts.reader import PromptReader
 from picker.prompts.tokenizer import ModelTokenizer
 from picker.redisview.connection import connect
+from picker.redisview.cordons import CordonRecords
 from picker.redisview.decisions import DecisionStream
 from picker.redisview.keys import Keys
 from picker.reload import Reload
 from picker.replaying import deciding
+from picker.telemetry.log import set_level
 from picker.telemetry.metrics import Metrics, Readings
 from picker.threads import SWITCH_INTERVAL_S
+from picker.tls import credentials
 from picker.truth import TruthCheck
 
 log = structlog.get_logger()
 
 _SWEEP_EVERY_S = 0.2
+_MUCH_LAG_EVENTS = 1000
 _QUIET_S = 1.0
 _READY_WITHOUT_FLEET_AFTER_S = 10.0
 
@@ -103,6 +111,7 @@ class Server:
         self._health = Health()
         self._truth = TruthCheck(self._view, self._health, config.prediction)
         self._metrics.add_model_gauges(lambda: self._truth.readings)
+        self._cordons = Cordons(CordonRecords(redis, keys), self._view)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -112,6 +121,7 @@ class Server:
             exits.callback(self._serve_metrics())
             if self._config.health:
                 await self._start(exits, self._port(self._config.health, None), "health")
+            await self._start_debug(exits)
             main = self._main_port()
             await self._start(exits, main, "listen")
             log.info("serving", listen=self._config.listen, metrics=self._config.metrics, pool=self._config.pool)
@@ -130,6 +140,30 @@ class Server:
         except OSError:
             raise OSError(_cannot_listen(setting, getattr(self._config, setting))) from None
 
+    async def _start_debug(self, exits: contextlib.AsyncExitStack) -> None:
+        settings = self._config.debug
+        if not settings.listen:
+            return
+        tls = Tls(cert=settings.cert, key=settings.key, client_ca=settings.client_ca) if settings.cert else None
+        port = DebugPort(settings, DebugService(self._debug_parts()), credentials(tls) if tls else None)
+        exits.push_async_callback(port.stop)
+        try:
+            await port.start()
+        except OSError:
+            # Requests do not need it.
+            log.error("no_debug_port", reason=_cannot_listen("debug.listen", settings.listen))
+
+    def _debug_parts(self) -> Parts:
+        state = State(
+            self._config.pool,
+            self._recorder.process,
+            self._metrics.verdicts,
+            self._degraded,
+            lambda: self._ext_proc.streams,
+        )
+        parts = self._view, self._recorder, self._picker, self._cordons
+        return Parts(*parts, state, lambda: redacted(self._config), set_level)
+
     def _serve_metrics(self) -> Callable[[], None]:
         try:
             return self._metrics.serve(*host_and_port(self._config.metrics))
@@ -141,6 +175,7 @@ class Server:
             background = [
                 tasks.create_task(self._feed.run(), name="feed"),
                 tasks.create_task(self._sharing.run(), name="sharing"),
+                tasks.create_task(self._cordons.run(), name="cordons"),
                 tasks.create_task(self._sweep(), name="sweep"),
                 tasks.create_task(self._become_ready(), name="become-ready"),
                 tasks.create_task(self._truth.run(), name="truth-check"),
@@ -204,6 +239,22 @@ class Server:
 
     def _is_blind(self) -> bool:
         return not self._feed.synced.is_set()
+
+    def _degraded(self) -> dict[str, bool]:
+        """What does not work as it should, by name: gauges, the debug service and the page tell."""
+        view, feed = self._view, self._feed.statistics()
+        usable = len(view.usable_endpoints())
+        return {
+            "redis": not feed.connected,
+            "fleet_unread": self._is_blind(),
+            "no_worker_ready": not usable,
+            "workers_stale": bool((view.ready & ~view.fresh()).any()),
+            "workers_cordoned": bool(view.cordoned.any()),
+            "breakers_open": bool(view.breakers.open),
+            "prefixes_dirty": bool(feed.dirty),
+            "events_lag": feed.lag_events > _MUCH_LAG_EVENTS,
+            "prediction": bool(self._truth.wrong),
+        }
 
     def _endpoints(self) -> tuple[str, ...] | None:
         return None if self._is_blind() else self._view.usable_endpoints()

@@ -39,7 +39,10 @@ def config_of(config: Config, number: int) -> Config:
         config,
         listen=_plus(config.listen, number),
         metrics=_plus(config.metrics, number),
-        health=_plus(config.health, number) if config.health else None,
+        health=_plus_any(config.health, number),
+        debug=msgspec.structs.replace(
+            config.debug, listen=_plus_any(config.debug.listen, number), page=_plus_any(config.debug.page, number)
+        ),
         events=msgspec.structs.replace(config.events, file=_numbered(config.events.file, number)),
     )
 
@@ -118,6 +121,10 @@ def _numbered(file: str | None, number: int) -> str | None:
         return file
     path = Path(str(file))
     return str(path.with_name(f"{path.stem}-{number}{path.suffix}"))
+
+
+def _plus_any(address: str | None, number: int) -> str | None:
+    return _plus(address, number) if address else None
 
 
 def _plus(address: str, number: int) -> str:

@@ -34,6 +34,11 @@ class TruthCheck:
         self._health = health
         self._watch = PredictionWatch(settings.max_error, settings.sustained_s, settings.least_tokens)
 
+    @property
+    def wrong(self) -> frozenset[str]:
+        """The models whose predictions are wrong at present."""
+        return self._watch.wrong
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:

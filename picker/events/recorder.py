@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -135,12 +135,18 @@ class Recorder:
                 decided.outcome = _completed(decided.outcome, exchange)
                 return
 
+    def _decided(self, *arguments: Any) -> Decided:
+        self._number += 1
+        decided = self.imagined(*arguments)
+        decided.number = self._number
+        return decided
+
     def _end(self, decided: Decided) -> None:
         self.ring.add(decided)
         for tell in (*self.on_decided, *self.on_ended):
             tell(decided)
 
-    def _decided(
+    def imagined(
         self,
         verdict: str,
         reason: str,
@@ -152,9 +158,9 @@ class Recorder:
         moment: Moment,
         ties: int,
     ) -> Decided:
-        self._number += 1
+        """A decision that is in no ring, and that nobody is told of."""
         return Decided(
-            number=self._number,
+            number=0,
             process=self.process,
             at=self._wall(),
             started_at=moment.started_at,

@@ -50,11 +50,13 @@ class Stack:
         self.plan = plan or Plan()
         self._temporary = tempfile.TemporaryDirectory(prefix="picker-")
         self.folder = Path(self._temporary.name)
-        ports = free_ports(3 + 2 * self.plan.pickers + 3 * self.plan.workers)
+        ports = free_ports(3 + 4 * self.plan.pickers + 3 * self.plan.workers)
         addresses = [f"{_HOST}:{port}" for port in ports]
         self.envoy_address, self.round_robin_address, self.admin_address = addresses[:3]
-        workers_from = 3 + 2 * self.plan.pickers
-        self.picker_addresses, self.metrics_addresses = addresses[3:workers_from:2], addresses[4:workers_from:2]
+        workers_from = 3 + 4 * self.plan.pickers
+        self.picker_addresses, self.metrics_addresses, self.debug_addresses, self.page_addresses = (
+            addresses[first:workers_from:4] for first in range(3, 7)
+        )
         self._worker_ports = [tuple(ports[i : i + 3]) for i in range(workers_from, len(ports), 3)]
         self.valkey = ValkeyServer()
         self.workers = [self._worker(i) for i in range(self.plan.workers)]
@@ -188,6 +190,7 @@ class Stack:
         return {
             "listen": self.picker_addresses[number],
             "metrics": self.metrics_addresses[number],
+            "debug": {"listen": self.debug_addresses[number], "page": self.page_addresses[number]},
             "redis": self.valkey.url,
             "tokenizers": {MODEL: str(DEMO_TOKENIZER)},
             **self.plan.picker,

@@ -8,8 +8,22 @@ from typing import Literal
 
 import structlog
 
+_threshold = logging.INFO
 
-def configure(log_format: Literal["console", "json"]) -> None:
+
+def set_level(level: str) -> None:
+    """From now on, and for loggers that are in use already: debug, info, warning or error."""
+    global _threshold
+    _threshold = logging.getLevelNamesMapping()[level.upper()]
+
+
+def _is_wanted(_: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    if logging.getLevelNamesMapping().get(method.upper(), logging.ERROR) < _threshold:
+        raise structlog.DropEvent
+    return event
+
+
+def configure(log_format: Literal["console", "json"], level: str = "info") -> None:
     """Sets up structlog for this process; logs go to standard error.
 
     Events have names in snake_case, for alerts to match; what follows from one stands in `consequence`.
@@ -19,14 +33,16 @@ def configure(log_format: Literal["console", "json"]) -> None:
         if log_format == "json"
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
+    set_level(level)
     structlog.configure(
         processors=[
+            _is_wanted,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -62,6 +62,11 @@ class Metrics:
         self._told_cached = self._counter("told_cached_tokens", "Cached prompt tokens, as responses tell.", "model")
         self._told_predicted = self._counter("told_predicted_tokens", "Those predicted for these requests.", "model")
 
+    def verdicts(self) -> dict[tuple[str, str], float]:
+        """Requests since the start, by verdict and reason."""
+        samples = next(iter(self._requests.collect())).samples
+        return {(each.labels["verdict"], each.labels["reason"]): each.value for each in samples}
+
     def routed(self, model: str, prompt_tokens: int, hit_tokens: int, rung: Rung) -> None:
         """A request was placed."""
         self._routed.inc()

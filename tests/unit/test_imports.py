@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "transport": (),
     "agent": ("redisview", "prompts", "config_files", "fleet.endpoints"),
     "telemetry": ("prompts.reader", "transport.errors"),
-    "debug": (),
+    "debug": ("events", "fleet", "extproc.actions", "placing", "prompts.prefix", "requests.errors"),
     "settings": (),
     "migrate": (),
     "doctor": ("extproc.wire",),
