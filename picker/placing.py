@@ -149,10 +149,14 @@ class Placer:
         if placement.prefilling:
             placement.prefilling.is_answered = True
             self._view.inflight.release(placement.prefilling, now)
-        if served in ("", placement.decision.endpoints[0]):
+        is_theirs = served in ("", placement.decision.endpoints[0])
+        if is_theirs:
             self._view.breakers.answered(placement.booking.slot, status, now)
         else:
             self._view.breakers.failed(placement.booking.slot, now)
+        if status >= 400 or not is_theirs:
+            held = placement.decision.hit_tokens // placement.request.block_tokens
+            self._view.withdraw(placement.booking.slot, placement.request.chain, held)
 
     def release(self, placement: Placement, now: float) -> None:
         """The exchange is over."""

@@ -274,6 +274,7 @@ class Server:
             "decisions_dropped": ("Decisions that could not be written.", self._sink.dropped if self._sink else 0),
             "workers": ("Workers known.", len(list(view.slots()))),
             "workers_ready": ("Workers that may be picked.", len(view.usable_endpoints())),
+            "workers_silent": ("Workers whose agent is not heard.", int((view.known & ~view.fresh()).sum())),
             "inflight_requests": ("Requests placed and not ended.", int(view.inflight.requests.sum())),
             "inflight_prefill_seconds": ("Predicted prefill not done yet.", float(view.inflight.prefill_s.sum())),
             "index_blocks": ("Distinct index blocks that workers hold.", len(view.index)),

@@ -149,6 +149,12 @@ class PlacedBlocks:
         if placed:
             self._drop(slot, placed.end(blocks))
 
+    def withdraw(self, slot: int, chain: Sequence[int], held: int) -> None:
+        """This chain has not been computed there after all, but for the `held` blocks that it began with."""
+        placed = self._slots.get(slot)
+        if placed:
+            self._drop(slot, placed.withdraw(chain[: self._capacities.get(slot, self._capacity)], held))
+
     def clear(self, slot: int) -> None:
         """Nothing is expected on this slot any more."""
         self._drop(slot, self._slots.pop(slot, ()))
@@ -224,6 +230,16 @@ class _Placed:
         for block in blocks:
             if block in self._ends:
                 self._cut(block, self._ends.pop(block), len(self._parents), dropped)
+        return dropped
+
+    def withdraw(self, chain: Sequence[int], held: int) -> list[int]:
+        """Drops what this chain has beyond its first `held` blocks, unless others need it; which blocks that is."""
+        dropped: list[int] = []
+        if held < len(chain) and chain[-1] in self._ends:
+            placed_at = self._ends.pop(chain[-1])
+            if held and chain[held - 1] in self._parents:
+                self._ends.setdefault(chain[held - 1], placed_at)
+            self._cut(chain[-1], placed_at, len(self._parents), dropped)
         return dropped
 
     def _cut(self, block: int | None, placed_at: float, excess: int, dropped: list[int]) -> None:

@@ -36,7 +36,8 @@ class View:
     """Workers, loads, cached prefixes and bookings of one pool.
 
     Arrays have the shape (capacity,), where capacity is the number of slots there is room for; a slot without a worker
-    is one where `known` is False. `stale_after_s`: a worker whose beat stands still for so long is not picked.
+    is one where `known` is False. `stale_after_s`: a worker whose beat stands still for so long is not picked,
+    if there are others.
     `approximate_blocks`: bound of the index of prompts that no event will announce, in index blocks, for a slot whose
     worker does not say how much it can cache; `most_approximate_blocks`: for any slot.
     `reuse_window_s`: over which predicted hits are compared with those that engines count.
@@ -232,9 +233,11 @@ class View:
         return self._facts[slot]
 
     def usable_endpoints(self) -> tuple[str, ...]:
-        """The endpoints of workers that are ready, fresh and not cordoned, sorted, each once."""
-        usable = np.flatnonzero(self.ready & self.fresh() & ~self.cordoned).tolist()
-        return tuple(sorted({self._facts[slot].endpoint for slot in usable}))
+        """The endpoints of workers that are ready, fresh (if any is) and not cordoned, sorted, each once."""
+        usable = self.ready & ~self.cordoned
+        fresh = usable & self.fresh()
+        slots = np.flatnonzero(fresh if fresh.any() else usable).tolist()
+        return tuple(sorted({self._facts[slot].endpoint for slot in slots}))
 
     def fresh(self) -> Bools:
         """Slots whose beat has moved lately.
@@ -328,6 +331,11 @@ class View:
         if self.index.owners(chain[-1]) >> slot & 1:
             return self.inflight.book_cached(slot, tokens, now)
         return self.inflight.book(slot, work_s, tokens, chain[-1], now)
+
+    def withdraw(self, slot: int, chain: Sequence[int], held: int) -> None:
+        """A request with this chain has failed there: of its blocks those count that were there before it."""
+        for placed in (self.speculative, self.approximate, self.unheard):
+            placed.withdraw(slot, chain, held)
 
     def expect(self, slot: int, chain: Sequence[int], awaited: bool, now: float) -> None:
         """A prompt goes to this slot, by this picker or another. `awaited`: the worker will announce its blocks."""

@@ -80,7 +80,6 @@ RULES: tuple[tuple[Reason, str, Rule], ...] = (
     (Reason.TOO_LONG, "context", _fits_prompt),
     (Reason.NOT_READY, "state", _is_ready),
     (Reason.NOT_READY, "cordoned", _is_not_cordoned),
-    (Reason.NOT_READY, "stale", _is_fresh),
     (Reason.SUBSET, "subset", _in_subset),
     (Reason.FULL, "limits", _has_room),
 )
@@ -102,6 +101,8 @@ def _fits_answer(request: SchedulingRequest, view: View, now: float) -> Bools | 
 
 
 PREFERENCES: tuple[tuple[str, Rule], ...] = (
+    # Agents that fall silent all at once say more of the way to them than of the workers.
+    ("stale", _is_fresh),
     ("failed-before", _has_not_failed),
     ("breaker", _passes_breaker),
     ("answer", _fits_answer),

@@ -111,6 +111,13 @@ def stale(view: View) -> View:
     return view
 
 
+def test_workers_that_are_not_heard_are_picked_only_if_nobody_is() -> None:
+    view = stale(fleet(2))
+    assert len(route(view, request()).endpoints) == 2
+    view.update_load(1, Load(beat=2), 100.0)
+    assert route(view, request()).endpoints == (endpoint(1),)
+
+
 REFUSALS = {
     "nobody is known": (View(), request(), Reason.NO_WORKERS, {}),
     "nobody is known for a request without a model": (View(), request(model=None), Reason.NO_WORKERS, {}),
@@ -122,7 +129,6 @@ REFUSALS = {
         {"model": 2},
     ),
     "nobody is ready": (fleet(2, state="draining"), request(), Reason.NOT_READY, {"state": 2}),
-    "all are stale": (stale(fleet(2)), request(), Reason.NOT_READY, {"stale": 2}),
     "subset elsewhere": (
         fleet(2),
         request(subset=frozenset({"1.1.1.1:1"})),

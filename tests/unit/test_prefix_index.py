@@ -222,6 +222,28 @@ def test_a_chain_that_is_announced_is_not_expected_any_more_and_others_are() -> 
     assert held_by(placed, 3, {1, 12, 122, 123, 1231}) == set()
 
 
+def test_a_chain_that_failed_leaves_what_was_there_before_it() -> None:
+    placed = PlacedBlocks(TTL_S, blocks_per_slot=100)
+    placed.place(3, chain_of("12"), 0.0)
+    placed.place(3, chain_of("1231"), 1.0)
+    placed.withdraw(3, chain_of("1231"), 2)
+    assert held_by(placed, 3, {1, 12, 123, 1231}) == {1, 12}
+    placed.withdraw(3, chain_of("12"), 0)
+    placed.withdraw(3, [], 0)
+    placed.withdraw(4, chain_of("1"), 0)
+    assert held_by(placed, 3, {1, 12, 123, 1231}) == set()
+
+
+def test_a_chain_that_failed_leaves_what_others_need() -> None:
+    placed = PlacedBlocks(TTL_S, blocks_per_slot=100)
+    for path in ("123", "1231"):
+        placed.place(3, chain_of(path), 0.0)
+    placed.withdraw(3, chain_of("123"), 0)
+    assert held_by(placed, 3, {1, 12, 123, 1231}) == {1, 12, 123, 1231}
+    placed.expire(TTL_S)
+    assert held_by(placed, 3, {1, 12, 123, 1231}) == set()
+
+
 @given(placements, st.lists(paths, max_size=5))
 def test_what_is_announced_leaves_a_closed_set(script: list[tuple[int, str, float]], announced: list[str]) -> None:
     placed, now, seen = PlacedBlocks(TTL_S, CAPACITY), 100.0, set[int]()
