@@ -43,6 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_prompt_bytes: of a prompt's JSON; beyond it the prompt is placed by load alone.
     max_prompt_chars: of a prompt's text; beyond it the text is not tokenised but matched as it is.
     max_segment_chars: of text in which no special token allows a cut; only so much of it is tokenised.
+    max_offered_tokenizers: of models whose tokenizers come from a cache or from workers; each takes 50 to 300 MB.
     prompt_states_bytes, prompt_tokens_bytes: memory of prompts that were read: of their chains, and of their tokens.
     """
 
@@ -57,6 +58,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_prompt_bytes: int = 16 << 20
     max_prompt_chars: int = 4 << 20
     max_segment_chars: int = 256 << 10
+    max_offered_tokenizers: int = 16
     prompt_states_bytes: int = 64 << 20
     prompt_tokens_bytes: int = 64 << 20
 
@@ -132,8 +134,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     breaker: when a worker that fails is left out, and for how long.
     disaggregation: where some workers prefill and others decode; which, and when it is worth it.
     worker_model: assumed speed of a worker; its real one is learnt.
-    tokenizers: for each model, the folder that holds its tokenizer.json and chat template. A model without one is
-    matched by the prompt's text, against what this picker has placed itself.
+    tokenizers: for each model, the folder that holds its tokenizer.json and chat template, or its entry in a Hugging
+    Face cache.
+    tokenizer_cache: a Hugging Face cache (the folder `hub`), where other models are looked for by the name that their
+    workers give them.
+    worker_tokenizers: whether files that workers' agents offer are used for models that are found in neither. A model
+    without a tokenizer is matched by the prompt's text, against what pickers have placed.
+    chat_templates: for a model, a file with the template that its engines are started with instead of its own.
     prediction: when predicted prefix hits count as wrong; gauges, a log line and the health detail `prefix-prediction`
     tell.
     reveal_endpoint: tell clients in `x-picker-endpoint` who served them.
@@ -170,6 +177,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     disaggregation: Disaggregation | None = None
     worker_model: WorkerModel = WorkerModel()
     tokenizers: dict[str, str] = {}
+    tokenizer_cache: str = ""
+    worker_tokenizers: bool = True
+    chat_templates: dict[str, str] = {}
     prediction: Prediction = Prediction()
     reveal_endpoint: bool = False
     reveal_decision: bool = False

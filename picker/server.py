@@ -38,6 +38,7 @@ from picker.fleet.feed import Feed
 from picker.fleet.sharing import Sharing
 from picker.fleet.view import CAPACITY, View
 from picker.observing import Observer, named_in
+from picker.offered_tokenizers import OfferedTokenizers
 from picker.picking import Picker
 from picker.ports import Port, port
 from picker.prompts.reader import PromptReader
@@ -46,6 +47,7 @@ from picker.redisview.connection import connect
 from picker.redisview.cordons import CordonRecords
 from picker.redisview.decisions import DecisionStream
 from picker.redisview.keys import Keys
+from picker.redisview.tokenizers import TokenizerStore
 from picker.reload import Reload
 from picker.replaying import deciding
 from picker.telemetry.log import set_level
@@ -84,7 +86,11 @@ class Server:
             failure_domain=config.failure_domain,
             breakers=Breakers(CAPACITY, **msgspec.structs.asdict(config.breaker)),
         )
-        tokenizers = {model: ModelTokenizer.load(Path(folder)) for model, folder in config.tokenizers.items()}
+        templates = {model: Path(path) for model, path in config.chat_templates.items()}
+        tokenizers = {
+            model: ModelTokenizer.load(Path(folder), templates.get(model))
+            for model, folder in config.tokenizers.items()
+        }
         self._metrics = Metrics()
         self._gauges: Readings = {}
         self._metrics.add_gauges(lambda: self._gauges)
@@ -93,6 +99,7 @@ class Server:
         self._feed = Feed(redis, keys, self._view)
         self._sharing = Sharing(redis, keys, self._view, self._feed.synced, self._feed.watch)
         self._reader = prompt_reader(tokenizers, config.limits)
+        self._offered = OfferedTokenizers(config, self._view, self._reader, TokenizerStore(redis, keys))
         self._recorder = Recorder(config.events, uuid4().hex[:8], named_in(config.profiles))
         self._observer = Observer(self._recorder, self._view, config.events.replayable)
         stream = DecisionStream(redis, keys, config.events.stream_length) if config.events.stream_length else None
@@ -180,6 +187,7 @@ class Server:
                 tasks.create_task(self._become_ready(), name="become-ready"),
                 tasks.create_task(self._truth.run(), name="truth-check"),
                 tasks.create_task(Reload(self._source, self._config, self._reconfigure).run(), name="reload"),
+                tasks.create_task(self._offered.run(), name="offered-tokenizers"),
             ]
             if self._sink:
                 background.append(tasks.create_task(self._sink.run(), name="decisions"))
@@ -209,6 +217,7 @@ class Server:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READY_WITHOUT_FLEET_AFTER_S):
                 await self._feed.synced.wait()
+                await self._offered.look()
         await self._health.set_ready(True)
         served = self._view.model_names()
         if served and (unserved := sorted(set(self._config.tokenizers) - served)):

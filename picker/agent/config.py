@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -30,6 +30,7 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     model: whose numbers count on a metrics page of several models.
     gpu: the kind, in the operator's own words.
     api_key_file: holds the key that /v1/models wants.
+    tokenizer: the folder of the model's tokenizer, where the agent cannot read the one that the server names.
     draining: gets nothing new; what it has may end.
     labels: what the picker's profiles, requirement_headers and failure_domain go by, such as zone: a.
     """
@@ -44,6 +45,7 @@ class WorkerConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     model: str = ""
     gpu: str = ""
     api_key_file: str = ""
+    tokenizer: str = ""
     draining: bool = False
     labels: dict[str, str] = {}
 
@@ -115,6 +117,8 @@ class AgentConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     stall_after_s: an engine that has work and makes no progress for so long is not ready.
     listen: the agent's own /health and /metrics, "" for none.
     max_workers: of all that are found; the rest is left out, and the log says so.
+    offer_tokenizers: whether pickers get the models' tokenizer files from here, where they can be read.
+    tokenizer_cache: where they are looked for if a server calls its model by a name; Hugging Face's by default.
     """
 
     redis: str | RedisConfig
@@ -123,6 +127,8 @@ class AgentConfig(Struct, forbid_unknown_fields=True, kw_only=True):
     workers_file: str = ""
     kubernetes: KubernetesConfig | None = None
     listen: str = "127.0.0.1:9109"
+    offer_tokenizers: bool = True
+    tokenizer_cache: str = ""
     probe_interval_s: Seconds = 1.0
     stall_after_s: Seconds = 10.0
     max_workers: Annotated[int, Meta(gt=0)] = 1000
@@ -134,6 +140,12 @@ class AgentConfig(Struct, forbid_unknown_fields=True, kw_only=True):
         check_names(self.workers)
         if self.listen:
             address(self.listen)
+
+
+def tokenizer_cache(configured: str, environment: Mapping[str, str]) -> Path:
+    """Where Hugging Face's libraries keep models on this machine, unless another place is configured."""
+    home = environment.get("HF_HOME", "~/.cache/huggingface")
+    return Path(configured or environment.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
 
 
 def address(listen: str) -> tuple[str, int]:

@@ -45,11 +45,15 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What an engine serves: names of the base model, the first of which is the engine's own; its adapters."""
+    """What an engine serves: names of the base model, the first of which is the engine's own; its adapters.
+
+    `root`: the folder or name that it was loaded from.
+    """
 
     names: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     context_limit_tokens: int = 0
+    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class _Model(msgspec.Struct):
     parent: str | None = None
     max_model_len: int | None = None
     owned_by: str = ""
+    root: str | None = None
 
 
 class _Models(msgspec.Struct):
@@ -262,4 +267,5 @@ def _models(entries: list[_Model]) -> Models:
         tuple(entry.id for entry in base),
         tuple(entry.id for entry in entries if entry.parent is not None),
         min(limits, default=0),
+        next((entry.root for entry in base if entry.root), ""),
     )

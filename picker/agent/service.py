@@ -8,6 +8,7 @@ that are gone are published as draining and left.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
@@ -18,15 +19,17 @@ import msgspec
 import structlog
 import zmq.asyncio
 
-from picker.agent.config import AgentConfig, WorkerConfig, address
+from picker.agent.config import AgentConfig, WorkerConfig, address, tokenizer_cache
 from picker.agent.discovery import file
 from picker.agent.lifecycle import Lifecycle, LifecycleSettings
 from picker.agent.publisher import Publisher
 from picker.agent.telemetry import Pulse, serve
+from picker.agent.tokenizers import TokenizerOffers
 from picker.agent.worker import AgentSettings, WorkerAgent, WorkerStatistics
 from picker.config_files import ConfigError
 from picker.redisview.connection import connect
 from picker.redisview.keys import Keys
+from picker.redisview.tokenizers import TokenizerStore
 
 _log = structlog.get_logger()
 _PULSE_S = 1.0
@@ -50,6 +53,8 @@ class Agent:
         self._settings = settings or AgentSettings()
         self._keys = Keys(config.pool)
         self._redis = connect(config.redis, self._keys)
+        cache = tokenizer_cache(config.tokenizer_cache, os.environ)
+        self._offers = TokenizerOffers(TokenizerStore(self._redis, self._keys), cache)
         self._pulse = Pulse()
         self._watched: dict[str, _Watched] = {}
         self._found: dict[str, list[WorkerConfig]] = {}
@@ -165,7 +170,8 @@ class Agent:
     def _worker(self, config: WorkerConfig) -> WorkerAgent:
         lifecycle = Lifecycle(LifecycleSettings(self._config.stall_after_s, self._settings.tolerated_timeouts))
         publisher = Publisher(self._redis, self._keys, self._settings.publisher)
-        return WorkerAgent(config, lifecycle, self._client, self._context, publisher, self._settings)
+        offers = self._offers if self._config.offer_tokenizers else None
+        return WorkerAgent(config, lifecycle, self._client, self._context, publisher, self._settings, offers)
 
 
 def _reason(error: BaseException) -> str:

@@ -29,6 +29,8 @@ from picker.agent.metrics import Metrics, Which
 from picker.agent.poller import Poller, PollerSettings
 from picker.agent.publisher import Publisher, PublisherSettings, PublisherStatistics
 from picker.agent.subscriber import Subscriber, SubscriberSettings
+from picker.agent.tokenizers import TokenizerOffers
+from picker.redisview.connection import FAILURES, reason
 from picker.redisview.records import WorkerRecord, WorkerState
 
 _log = structlog.get_logger()
@@ -39,12 +41,15 @@ class AgentSettings:
     """What operators need not set. `max_blocks`: engine blocks followed for each worker (docs/engines.md: bytes each).
 
     `report_fresh_s`: so long a load report of the engine's own counts; SGLang repeats one each second.
+    `offer_tokenizer_s`, `renew_tokenizer_s`: how soon its tokenizer is offered, and how often that is renewed.
     """
 
     max_blocks: int = 1_000_000
     restart_pause_s: float = 1.0
     tolerated_timeouts: int = 1
     report_fresh_s: float = 3.0
+    offer_tokenizer_s: float = 1.0
+    renew_tokenizer_s: float = 300.0
     engine: EngineSettings = field(default_factory=EngineSettings)
     subscriber: SubscriberSettings = field(default_factory=SubscriberSettings)
     poller: PollerSettings = field(default_factory=PollerSettings)
@@ -79,8 +84,12 @@ class WorkerAgent:
         context: zmq.asyncio.Context,
         publisher: Publisher,
         settings: AgentSettings,
+        offers: TokenizerOffers | None = None,
     ) -> None:
         self._config = config
+        self._offers = offers
+        self._root = config.tokenizer
+        self._offered: tuple[str, str] = ("", "")
         self._lifecycle = lifecycle
         self._context = context
         self._publisher = publisher
@@ -134,6 +143,8 @@ class WorkerAgent:
         self._publisher.begin(self._record)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._publisher.run())
+            if self._offers is not None:
+                tasks.create_task(self._offer_tokenizer(self._offers))
             while True:
                 status = await self._engine.probe()
                 self._observe(status, tasks)
@@ -155,7 +166,10 @@ class WorkerAgent:
         self._metrics = status.metrics
         if self._finding.begins_anew:
             self._residency = describe.Residency()
+        if status.models and not self._config.tokenizer:
+            self._root = status.models.root
         record = describe.facts(self._record, status, self._state(), self._residency)
+        record = msgspec.structs.replace(record, tokenizer=self._digest())
         self._follow(self._source_of(status), record, tasks)
         self._follow_loads(status.loads, tasks)
         if self._finding.is_emptied:
@@ -165,6 +179,24 @@ class WorkerAgent:
         self._warn_of_status(status)
         if (before.state, before.reason) != (self._finding.state, self._finding.reason):
             self._log_state()
+
+    async def _offer_tokenizer(self, offers: TokenizerOffers) -> None:
+        """Again and again: Redis forgets what is not renewed, and the server may come back with another model."""
+        renew_at = 0.0
+        while True:
+            root, now = self._root, time.monotonic()
+            if root and (root != self._offered[0] or now >= renew_at):
+                try:
+                    self._offered = (root, await offers.offer(root))
+                    renew_at = now + self._settings.renew_tokenizer_s
+                except FAILURES as error:
+                    # The publisher tells of Redis; here it is tried again with the next look.
+                    _log.debug("tokenizer_not_offered", worker=self._config.name, reason=reason(error))
+            await asyncio.sleep(self._settings.offer_tokenizer_s)
+
+    def _digest(self) -> str:
+        root, digest = self._offered
+        return digest if root == self._root else ""
 
     def _source_of(self, status: EngineStatus) -> EventSource | None:
         if not self._config.kv_events:

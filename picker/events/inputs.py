@@ -54,6 +54,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: dict[str, str] = {}
     engine: str = ""
     version: str = ""
+    tokenizer: str = ""
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="fleet"):

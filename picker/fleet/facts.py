@@ -37,6 +37,8 @@ class WorkerFacts(Protocol):
     @property
     def adapter_slots(self) -> int: ...  # noqa: D102
     @property
+    def tokenizer(self) -> str: ...  # noqa: D102
+    @property
     def labels(self) -> Mapping[str, str]: ...  # noqa: D102
     @property
     def engine(self) -> str: ...  # noqa: D102

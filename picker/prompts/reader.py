@@ -57,10 +57,17 @@ class PromptReader:
         Prompts whose JSON exceeds `most_bytes` are not read. Texts above `most_chars` are not tokenised, and of a piece
         that cannot be cut so many as `most_segment_chars` are.
         """
-        self._tokenizers = tokenizers
+        self._tokenizers = dict(tokenizers)
         self._most_bytes = most_bytes
         self._most_chars = most_chars
         self._incremental = IncrementalReader(states_bytes, tokens_bytes, most_segment_chars)
+
+    def use(self, model: str, tokenizer: ModelTokenizer | None) -> None:
+        """From now on this model's prompts are read with this tokenizer, or as text."""
+        if tokenizer is None:
+            self._tokenizers.pop(model, None)
+        else:
+            self._tokenizers[model] = tokenizer
 
     def is_slow(self, prompt: PendingPrompt | Prompt | None, model: str) -> bool:
         """Whether `read` belongs into a thread: it tokenises (2 ms for 1,000 tokens) or has much to decode."""

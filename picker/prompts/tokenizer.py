@@ -11,15 +11,15 @@ from typing import Any
 from tokenizers import Tokenizer
 from xxhash import xxh3_128_digest
 
+from picker.prompts import model_files
+from picker.prompts.model_files import BadTokenizer, Files
 from picker.prompts.segments import Segmenter, find_cuts, is_exact
 from picker.prompts.template import ChatTemplate
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 _PROBE = "a"
 
-
-class BadTokenizer(ValueError):
-    """A folder that holds no usable tokenizer. The message names the file and what to do."""
+__all__ = ["BadTokenizer", "ModelTokenizer"]
 
 
 class ModelTokenizer:
@@ -42,21 +42,32 @@ class ModelTokenizer:
         self.segmenter = _segmenter(self, tokenizer)
 
     @classmethod
-    def load(cls, folder: Path) -> ModelTokenizer:
-        """Reads tokenizer.json, tokenizer_config.json and the chat template's file. Raises BadTokenizer."""
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise BadTokenizer(f"{path} does not exist; name the folder that holds the model's tokenizer.json")
+    def load(cls, folder: Path, template: Path | None = None) -> ModelTokenizer:
+        """Of a folder or an entry of a Hugging Face cache, with its own template or another. Raises BadTokenizer."""
+        files = model_files.read(folder)
+        if template is not None:
+            try:
+                files = model_files.with_template(files, template.read_bytes())
+            except OSError as error:
+                raise BadTokenizer(f"{template}: the chat template cannot be read: {error.strerror}") from None
+        return cls.from_files(files, str(folder))
+
+    @classmethod
+    def from_files(cls, files: Files, where: str) -> ModelTokenizer:
+        """`where` they come from, for errors. Raises BadTokenizer.
+
+        It holds the interpreter for a second or so, whichever thread does it: the library does not let go of it.
+        """
         try:
-            tokenizer = Tokenizer.from_file(str(path))
-        # The Rust library raises plain Exception.
+            tokenizer = Tokenizer.from_buffer(files[model_files.TOKENIZER])
+            config = _read_config(files.get(model_files.CONFIG, b"{}"))
+            special = {name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None}
+            sources = _template_sources(files, config)
+            compiled = {name: ChatTemplate(source, special) for name, source in sources.items()}
+            return cls(tokenizer, compiled.get("default"), compiled.get("tool_use"))
+        # The Rust library raises plain Exception, and templates are programs by others.
         except Exception as error:
-            raise BadTokenizer(f"{path} is not a tokenizer.json: {error}") from None
-        config = _read_config(folder / "tokenizer_config.json")
-        special = {name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None}
-        sources = _template_sources(folder, config)
-        compiled = {name: ChatTemplate(source, special) for name, source in sources.items()}
-        return cls(tokenizer, compiled.get("default"), compiled.get("tool_use"))
+            raise BadTokenizer(f"{where}: no usable tokenizer: {type(error).__name__}: {str(error)[:200]}") from None
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of one text. Raises UnicodeEncodeError for half a surrogate pair.
@@ -92,22 +103,16 @@ def _segmenter(model: ModelTokenizer, tokenizer: Tokenizer) -> Segmenter:
     return Segmenter([cut for cut in find_cuts(tokenizer, "".join(templates) or None) if is_exact(encode, cut)])
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        config = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadTokenizer(f"{path} is not JSON: {error}") from None
+def _read_config(content: bytes) -> dict[str, Any]:
+    config = json.loads(content)
     return config if isinstance(config, dict) else {}
 
 
-def _template_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+def _template_sources(files: Files, config: dict[str, Any]) -> dict[str, str]:
     """The templates by name, of the newest of the three places that they have been kept in."""
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        others = (folder / "additional_chat_templates").glob("*.jinja")
-        return {each.stem: each.read_text() for each in others} | {"default": path.read_text()}
+    if model_files.TEMPLATE in files:
+        others = {Path(name).stem: text for name, text in files.items() if name.startswith(model_files.TEMPLATES)}
+        return {name: text.decode() for name, text in (others | {"default": files[model_files.TEMPLATE]}).items()}
     source = config.get("chat_template")
     if isinstance(source, str):
         return {"default": source}

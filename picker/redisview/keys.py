@@ -44,6 +44,10 @@ class Keys:
         """HASH with what must agree between agents and pickers: the hash function's name."""
         return self._key("meta")
 
+    def tokenizer(self, digest: str) -> str:
+        """STRING, expires: packed tokenizer files with this digest."""
+        return self._key("tok", digest)
+
     def worker(self, worker_id: str) -> str:
         """HASH of one worker's facts."""
         return self._key("worker", worker_id)

@@ -42,7 +42,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     needs no allocator, so an emptied Redis cannot hand the same number out twice.
 
     `adapters` are those that may be asked for; of them, `resident_adapters` are taken to be on the GPU, where
-    `adapter_slots` have room (0: unknown). `gpu` is the operator's name for its kind.
+    `adapter_slots` have room (0: unknown). `gpu` is the operator's name for its kind. `tokenizer` is the digest under
+    which the model's tokenizer files are offered (`redisview.tokenizers`), "" where they are not.
     """
 
     worker: str
@@ -60,6 +61,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kv_capacity_tokens: int = 0
     context_limit_tokens: int = 0
     publishes_kv: bool = True
+    tokenizer: str = ""
     labels: dict[str, str] = {}
 
     def pack(self) -> bytes:

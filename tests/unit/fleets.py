@@ -25,6 +25,7 @@ class Worker:
     labels: Mapping[str, str] = field(default_factory=dict)
     engine: str = "vllm"
     version: str = "0.32.0"
+    tokenizer: str = ""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class Facts:
     labels: Mapping[str, str] = field(default_factory=dict)
     engine: str = "simulated"
     version: str = ""
+    tokenizer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,64 @@
+"""Offers the workers' tokenizer files to pickers, through Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import structlog
+
+from picker.prompts import model_files
+from picker.prompts.model_files import BadTokenizer
+from picker.redisview.tokenizers import TokenizerStore
+
+_log = structlog.get_logger()
+
+
+class TokenizerOffers:
+    """Of all workers of one agent, which mostly serve the same few models.
+
+    A model is where its engine says that it is (`root` in /v1/models): a folder that the agent can read as well, or a
+    name in the Hugging Face cache that both see. Elsewhere there is nothing to offer.
+    """
+
+    def __init__(self, store: TokenizerStore, cache: Path):
+        self._store = store
+        self._cache = cache
+        self._digests: dict[tuple[Path, int], str] = {}
+        self._refused: set[Path] = set()
+        self._lock = asyncio.Lock()
+
+    async def offer(self, root: str) -> str:
+        """The digest under which they are offered, "" where there are none. Raises `connection.FAILURES`."""
+        folder = await asyncio.to_thread(self._locate, root)
+        if folder is None or folder in self._refused:
+            return ""
+        # One at a time: they are large, and most workers have the same.
+        async with self._lock:
+            try:
+                return await self._offered(folder)
+            except (BadTokenizer, OSError) as error:
+                self._refused.add(folder)
+                _log.warning("tokenizer_not_offered", folder=str(folder), reason=str(error))
+                return ""
+
+    async def _offered(self, folder: Path) -> str:
+        key = (folder, (folder / model_files.TOKENIZER).stat().st_mtime_ns)
+        known = self._digests.get(key)
+        if known and await self._store.renew(known):
+            return known
+        digest, packed = await asyncio.to_thread(_packed, folder)
+        await self._store.put(digest, packed)
+        self._digests = {each: value for each, value in self._digests.items() if each[0] != folder} | {key: digest}
+        _log.info("tokenizer_offered", folder=str(folder), digest=digest, bytes=len(packed))
+        return digest
+
+    def _locate(self, root: str) -> Path | None:
+        found = Path(root) if root.startswith("/") else model_files.in_cache(self._cache, root)
+        folder = model_files.snapshot(found) if found else None
+        return folder if folder and (folder / model_files.TOKENIZER).is_file() else None
+
+
+def _packed(folder: Path) -> tuple[str, bytes]:
+    files = model_files.read(folder)
+    return model_files.digest(files), model_files.pack(files)
