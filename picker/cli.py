@@ -13,6 +13,7 @@ from picker import __version__
 from picker.commands.config import app as config_app
 from picker.commands.doctor import doctor
 from picker.commands.envoy import envoy
+from picker.commands.health import health
 from picker.commands.simulate import simulate
 from picker.config_files import ConfigError, load
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 
 app.command()(envoy)
 app.command()(doctor)
+app.command()(health)
 app.add_typer(config_app, name="config")
 app.add_typer(simulate, name="simulate")
 

@@ -267,3 +267,22 @@ def _is_running(pid: int) -> bool:
 async def _is_replaced(pid: int, victim: int) -> bool:
     children = _children(pid)
     return len(children) == 2 and victim not in children
+
+
+async def test_the_health_command_says_what_the_service_says(transport: str, tmp_path: Path) -> None:
+    path, ports = config(tmp_path, transport=transport)
+    address = f"127.0.0.1:{ports[2]}"
+    assert await _health_command(address, "liveness") == 1, "nobody there"
+    process = serve(tmp_path, path)
+    try:
+        await process.wait_until(is_alive(ports[2]))
+        assert await _health_command(address, "liveness") == 0
+        assert await _health_command(address, "no-such-service") == 1
+    finally:
+        await process.stop()
+
+
+async def _health_command(address: str, service: str) -> int | None:
+    command = (sys.executable, "-m", "picker", "health", "--address", address, "--service", service)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+    return await process.wait()
