@@ -225,6 +225,11 @@ class Picker:
             return await self._tokenizers.run(partial(self._reader.read, *arguments, late.is_set), 2 * budget_s)
         except TimeoutError:
             return LOAD_ONLY
+        except Exception as error:
+            # A tokenizer or template that breaks is no reason not to go by load.
+            self._metrics.errors.inc()
+            log.error("prompt_unread", consequence="placed by load", error=type(error).__name__, at=_where(error))
+            return LOAD_ONLY
         finally:
             timer.cancel()
             late.set()
