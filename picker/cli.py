@@ -1,4 +1,4 @@
-"""The command line: `picker serve | agent | demo | doctor | envoy | simulate`."""
+"""The command line: `picker serve | agent | demo | doctor | envoy | simulate | top | explain | replay | ...`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from picker import __version__
 from picker.commands.config import app as config_app
 from picker.commands.doctor import doctor
 from picker.commands.envoy import envoy
+from picker.commands.explain import explain, tail
 from picker.commands.health import health
+from picker.commands.replay import replay
 from picker.commands.simulate import simulate
+from picker.commands.workers import cordon, drain, top, uncordon, workers
 from picker.config_files import ConfigError, load
 
 app = typer.Typer(
@@ -28,6 +31,8 @@ app = typer.Typer(
 app.command()(envoy)
 app.command()(doctor)
 app.command()(health)
+for _command in (top, workers, explain, tail, replay, cordon, uncordon, drain):
+    app.command()(_command)
 app.add_typer(config_app, name="config")
 app.add_typer(simulate, name="simulate")
 
