@@ -12,8 +12,8 @@ disappear. Four rules:
   can only hit what it can reach. A removed block takes its descendants along; they return when it returns. A removed
   block is remembered as long as it has descendants.
 - **What cannot be known is not published.** A block whose parent was never seen has no chain value and is dropped, as
-  are its descendants. A block whose hash took in more than tokens, adapter and cache salt (images, prompt embeddings)
-  is opaque, as are its descendants.
+  are its descendants. A block whose hash took in more than tokens, adapter, cache salt and the media that begin in it
+  (prompt embeddings) is opaque, as are its descendants.
 - **Only what a GPU can hit at once.** Events of other media are skipped: their tiers evict on their own, so that a
   block on disk says nothing about its ancestors, and loading one costs a time that is not known here. Of hybrid models
   only groups with full attention count.
@@ -198,7 +198,8 @@ class BlockTable:
         clear = _blocks_before_opaque(event)
         opaque = len(event.hashes) - clear
         self._counters.opaque += opaque
-        packed = parent.pending + chain.pack(event.tokens[: clear * event.block_size])
+        tokens = chain.pack(event.tokens[: clear * event.block_size])
+        packed = parent.pending + chain.fold(tokens, _media(event, clear))
         return [*_cut(start, packed, clear, event.block_size, parent.tokens), *[_NOWHERE] * opaque]
 
     def _scope(self, event: Stored) -> int:
@@ -347,10 +348,29 @@ def _salt(event: Stored) -> str:
 def _blocks_before_opaque(event: Stored) -> int:
     for position in range(len(event.hashes)):
         keys = _other_keys(event, position)
-        is_salt = position == 0 and event.parent is None and len(keys) == 1 and isinstance(keys[0], str)
-        if keys and not is_salt:
+        others = [key for key in keys if not _is_medium(key)]
+        is_salt = position == 0 and event.parent is None and len(others) == 1 and isinstance(others[0], str)
+        if others and not is_salt:
             return position
     return len(event.hashes)
+
+
+def _is_medium(key: object) -> bool:
+    """An image's, an audio's or a video's identifier, and where it begins, in tokens from the block's start.
+
+    With vLLM 0.32 it is among the keys of each block that it reaches into; below 0 it began in an earlier one.
+    """
+    return isinstance(key, list) and len(key) == 2 and isinstance(key[0], str) and type(key[1]) is int
+
+
+def _media(event: Stored, blocks: int) -> list[tuple[int, str]]:
+    """Where media begin among the tokens of the first `blocks`, and their identifiers."""
+    return [
+        (position * event.block_size + key[1], key[0])
+        for position in range(blocks if event.extra_keys else 0)
+        for key in _other_keys(event, position)
+        if isinstance(key, list) and _is_medium(key) and 0 <= key[1] < event.block_size
+    ]
 
 
 def _other_keys(event: Stored, position: int) -> list[object]:

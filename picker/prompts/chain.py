@@ -64,6 +64,22 @@ def pack(tokens: Sequence[int]) -> bytes:
         raise ValueError(f"not a list of token ids: {error}") from None
 
 
+def fold(packed: bytes, media: Sequence[tuple[int, str]]) -> bytes:
+    """Packed tokens in which images, audio and video are told apart, whose placeholder tokens are all alike.
+
+    `media`: where each begins, in tokens, and its identifier, as engines hash it. Only that one token changes, to
+    something that is no token: hashes chain, so all that follows differs too, wherever blocks end. What begins outside
+    of these tokens is another call's.
+    """
+    if not media:
+        return packed
+    tokens = np.frombuffer(packed, "<u4").copy()
+    for place, identifier in media:
+        if 0 <= place < len(tokens):
+            tokens[place] ^= xxh3_64_intdigest(identifier.encode("utf-8", "surrogatepass")) & 0xFFFFFFFF
+    return tokens.tobytes()
+
+
 @dataclass(frozen=True, slots=True)
 class ChainState:
     """Where a chain stands after some tokens, so that it can go on from there: `previous` is the hash of the last whole
@@ -89,9 +105,9 @@ def token_count(packed: bytes) -> int:
     return len(packed) // TOKEN_BYTES
 
 
-def index_blocks(start: int, tokens: Sequence[int]) -> list[int]:
-    """The index blocks (one for each 64 tokens) of a prompt whose scope is `start`."""
-    return extend(start, tokens)[_STRIDE - 1 :: _STRIDE]
+def index_blocks(start: int, tokens: Sequence[int], media: Sequence[tuple[int, str]] = ()) -> list[int]:
+    """The index blocks (one for each 64 tokens) of a prompt whose scope is `start`; `media` as in `fold`."""
+    return extend_packed(start, fold(pack(tokens), media))[_STRIDE - 1 :: _STRIDE]
 
 
 def text_blocks(start: int, text: bytes) -> list[int]:

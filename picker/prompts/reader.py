@@ -152,7 +152,7 @@ def _before_media(text: str, tokenizer: ModelTokenizer) -> tuple[str, bool]:
 
 def _token_chain(start: int, prompt: TokenPrompt) -> PrefixChain:
     try:
-        blocks = chain.index_blocks(start, prompt.tokens)
+        blocks = chain.index_blocks(start, prompt.tokens, prompt.media)
     except ValueError:  # ids that are no ids: the engine will refuse them
         return LOAD_ONLY
     rung = Rung.PART if prompt.unread else Rung.TOKENS

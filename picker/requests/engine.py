@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from picker.requests.body import count, fields, opens_with, scalar, size, value
-from picker.requests.model import Dialect, InferenceRequest, PendingPrompt
+from picker.requests.model import Dialect, InferenceRequest, PendingPrompt, TextPrompt, TokenPrompt
 from picker.requests.openai_completions import first_prompt
 
 
@@ -33,6 +33,19 @@ class Sampling(msgspec.Struct):
     n: msgspec.Raw = msgspec.Raw()
 
 
+class Placeholder(msgspec.Struct):
+    """Where a medium's placeholder tokens begin."""
+
+    offset: int
+
+
+class Features(msgspec.Struct):
+    """Images, audio and video of a prompt in vLLM's token-in API: by kind, identifiers and places in the same order."""
+
+    mm_hashes: dict[str, list[str]] = {}
+    mm_placeholders: dict[str, list[Placeholder]] = {}
+
+
 class Named(msgspec.Struct):
     """A request of which only the model matters."""
 
@@ -45,19 +58,40 @@ def read_generate(body: bytes) -> InferenceRequest:
     generate = fields(Generate, body)
     sampling = value(generate.sampling_params, Sampling) or Sampling()
     prompt = generate.token_ids or generate.input_ids or generate.text
-    # Features are images: what an engine caches for their tokens is not told by the tokens.
-    has_features = opens_with(generate.features, b"{")
-    is_known = bool(prompt) and not has_features
     return InferenceRequest(
         Dialect.ENGINE,
         model=scalar(generate.model, str),
-        prompt=PendingPrompt(lambda: first_prompt(prompt), size(prompt)) if is_known else None,
+        prompt=PendingPrompt(lambda: _prompt(prompt, generate.features), size(prompt, generate.features))
+        if prompt
+        else None,
         max_tokens=count(sampling.max_tokens) or count(sampling.max_new_tokens),
         answers=count(sampling.n) or 1,
         stream=scalar(generate.stream, bool) or False,
         cache_salt=scalar(generate.cache_salt, str) or "",
         priority=scalar(generate.priority, int) or 0,
     )
+
+
+def _prompt(prompt: msgspec.Raw, features: msgspec.Raw) -> TextPrompt | TokenPrompt | None:
+    """Without the identifiers of media it is not known what an engine caches for their tokens."""
+    found = first_prompt(prompt)
+    if not opens_with(features, b"{"):
+        return found
+    media = _media(value(features, Features))
+    return replace(found, media=media) if isinstance(found, TokenPrompt) and media is not None else None
+
+
+def _media(features: Features | None) -> list[tuple[int, str]] | None:
+    """Where each begins and its identifier, None where that is not told."""
+    if features is None or features.mm_hashes.keys() != features.mm_placeholders.keys():
+        return None
+    media: list[tuple[int, str]] = []
+    for kind, identifiers in features.mm_hashes.items():
+        places = features.mm_placeholders[kind]
+        if len(places) != len(identifiers):
+            return None
+        media += ((place.offset, identifier) for place, identifier in zip(places, identifiers, strict=True))
+    return sorted(media)
 
 
 def read_named(body: bytes) -> InferenceRequest:

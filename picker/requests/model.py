@@ -31,11 +31,13 @@ class TextPrompt:
 class TokenPrompt:
     """A completion's prompt, as token ids. Whether they are in the vocabulary, or negative, nobody has checked.
 
-    `unread` is about how many follow that were left in the body.
+    `unread` is about how many follow that were left in the body. `media`: where images, audio and video begin among the
+    tokens, and the identifiers that engines know them by.
     """
 
     tokens: Sequence[int] = field(repr=False)
     unread: int = 0
+    media: Sequence[tuple[int, str]] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,8 +197,8 @@ def test_a_later_event_continues_the_chain_of_its_salt() -> None:
 
 @pytest.mark.parametrize(
     "keys",
-    [[["img", 3]], [b"digest"], ["a", "b"], ["bare text"], ["sql", ["img", -4]]],
-    ids=["image", "embedding", "two texts", "text after the first block", "image with adapter"],
+    [[["img", "3"]], [b"digest"], ["a", "b"], ["bare text"], ["sql", ["img", 3, 4]]],
+    ids=["image nowhere", "embedding", "two texts", "text after the first block", "something else of three"],
 )
 def test_a_block_with_other_extra_keys_is_opaque_and_so_are_its_descendants(keys: list[Any]) -> None:
     table = BlockTable(MODEL)
@@ -207,6 +207,51 @@ def test_a_block_with_other_extra_keys_is_opaque_and_so_are_its_descendants(keys
     assert table.apply(Stored([4], 3, PROMPT[:64], 64, "sql", extra_keys=[["sql"]])) == Delta()
     assert table.statistics().counters.opaque == 3
     assert table.statistics().counters.orphaned == 0
+
+
+MEDIA = [(10, "cat"), (70, "dog"), (200, "cat")]
+
+
+def keys_of(size: int, media: Sequence[tuple[int, str]], length: int, *before: Any) -> list[list[Any]]:
+    """As vLLM puts them into events: of each medium that reaches into a block, identifier and beginning from there."""
+    return [
+        [*before, *([name, place - start] for place, name in media if place < start + size and place + length > start)]
+        for start in range(0, 512, size)
+    ]
+
+
+@pytest.mark.parametrize("size", [16, 20, 32, 64, 128])
+@pytest.mark.parametrize("before", [(), ("sql",)], ids=["base model", "adapter"])
+def test_media_are_folded_in_where_they_begin(size: int, before: tuple[str, ...]) -> None:
+    adapter = "".join(before)
+    tokens = PROMPT[: 512 // size * size]
+    wanted = chain.index_blocks(chain.scope(MODEL, adapter), tokens, MEDIA)
+    table = BlockTable(MODEL)
+    keys = keys_of(size, MEDIA, 40, *before)[: len(tokens) // size]
+    whole = store(tokens, size, adapter=adapter, extra_keys=keys)
+    assert table.apply(whole).stored == wanted != index_blocks(tokens, adapter)
+    in_pieces = BlockTable(MODEL)
+    stored: list[int] = []
+    for first in range(len(tokens) // size):
+        parent = whole.hashes[first - 1] if first else None
+        part = tokens[first * size : (first + 1) * size]
+        event = Stored([whole.hashes[first]], parent, part, size, adapter, extra_keys=[keys[first]])
+        stored += in_pieces.apply(event).stored
+    assert stored == wanted
+    assert not table.statistics().counters.opaque
+
+
+def test_prompts_that_differ_in_an_image_part_where_it_begins() -> None:
+    chains = [chain.index_blocks(chain.scope(MODEL), PROMPT, [(130, name)]) for name in ("cat", "dog")]
+    shared = sum(left == right for left, right in zip(*chains, strict=True))
+    assert shared == 2
+    assert chains[0] != chain.index_blocks(chain.scope(MODEL), PROMPT, [(131, "cat")])
+
+
+def test_a_salt_beside_an_image_is_a_salt() -> None:
+    event = Stored([1, 2], None, PROMPT[:128], 64, extra_keys=[["tenant", ["cat", 3]], [["cat", -61]]])
+    wanted = chain.index_blocks(chain.scope(MODEL, salt="tenant"), PROMPT[:128], [(3, "cat")])
+    assert BlockTable(MODEL).apply(event).stored == wanted
 
 
 SKIPPED = {

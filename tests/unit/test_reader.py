@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import picker
+from picker.agent.blocks import BlockTable
+from picker.agent.events import Stored
 from picker.prompts import chain
 from picker.prompts.reader import LOAD_ONLY, PromptReader, Rung
 from picker.prompts.tokenizer import ModelTokenizer
@@ -48,6 +50,14 @@ def test_token_ids_need_no_tokenizer() -> None:
     found = READER.read(TokenPrompt(range(130)), "unheard-of", "", "")
     assert found.blocks == chain.index_blocks(chain.scope("unheard-of"), range(130))
     assert (found.rung, found.prompt_tokens) == (Rung.TOKENS, 130)
+
+
+def test_token_ids_with_images_have_the_chain_that_agents_publish() -> None:
+    tokens, media = list(range(256)), [(70, "cat"), (130, "dog"), (1_000_000, "nowhere"), (-5, "before")]
+    event = Stored([1, 2], None, tokens, 128, extra_keys=[[["cat", 70]], [["cat", -58], ["dog", 2]]])
+    found = READER.read(TokenPrompt(tokens, media=media), "m", "", "")
+    assert found.blocks == BlockTable("m").apply(event).stored
+    assert found.blocks != READER.read(TokenPrompt(tokens), "m", "", "").blocks
 
 
 @pytest.mark.parametrize("tokens", [[-1], [2**32], [2**80]])

@@ -285,8 +285,34 @@ class TestEngine:
         assert (request.max_tokens, request.answers, request.cache_salt) == (3, 2, "s")
         assert request.prompt and request.prompt.read() == TokenPrompt([4, 5])
 
-    def test_tokens_that_stand_for_an_image_are_placed_by_load(self) -> None:
-        assert prompt("/inference/v1/generate", token_ids=[1], features={"mm_hashes": {}}) is None
+    def test_no_features_are_none(self) -> None:
+        assert prompt("/inference/v1/generate", token_ids=[1], features=None) == TokenPrompt([1])
+
+    def test_images_of_token_prompts_are_known_by_their_identifiers(self) -> None:
+        features = {
+            "mm_hashes": {"image": ["cat", "dog"], "audio": ["song"]},
+            "mm_placeholders": {
+                "image": [{"offset": 9, "length": 4}, {"offset": 2, "length": 4}],
+                "audio": [{"offset": 5, "length": 1}],
+            },
+            "kwargs_data": {"image": ["AAAA", None]},
+        }  # fmt: skip
+        media = [(2, "dog"), (5, "song"), (9, "cat")]
+        assert prompt("/inference/v1/generate", token_ids=[1], features=features) == TokenPrompt([1], media=media)
+
+    @pytest.mark.parametrize(
+        "features",
+        [
+            {"mm_hashes": {"image": ["cat"]}},
+            {"mm_hashes": {"image": ["cat"]}, "mm_placeholders": {"image": []}},
+            {"mm_hashes": {"image": ["cat"]}, "mm_placeholders": {"audio": [{"offset": 1}]}},
+            {"mm_hashes": {"image": [7]}, "mm_placeholders": {"image": [{"offset": 1}]}},
+            {"mm_hashes": {"image": ["cat"]}, "mm_placeholders": {"image": [{"offset": "1"}]}},
+            {"mm_hashes": {"image": [None]}, "mm_placeholders": {"image": [{"offset": 1}]}},
+        ],
+    )
+    def test_images_without_identifier_or_place_are_left_to_the_engine(self, features: dict[str, Any]) -> None:
+        assert prompt("/inference/v1/generate", token_ids=[1], features=features) is None
 
     @pytest.mark.parametrize(
         ("fields", "read"), [({"input_ids": [1, 2]}, TokenPrompt([1, 2])), ({"text": "x"}, TextPrompt("x"))]
