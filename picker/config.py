@@ -165,7 +165,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics: str = "127.0.0.1:9090"
     redis: str | RedisConfig = "redis://127.0.0.1:6379"
     pool: str = "default"
-    transport: Literal["grpcio", "http2"] = "grpcio"
+    transport: Literal["grpcio", "http2"] = "http2"
     http2: PeerLimits = PeerLimits()
     policy: str = expected_delay.NAME
     fallbacks: Annotated[int, msgspec.Meta(ge=0, le=15)] = FALLBACKS

@@ -7,12 +7,12 @@ as an argument. A peer can make it end the connection, never make it raise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from picker.transport import frames, headers
 from picker.transport.errors import CallFault, ConnectionFault, ErrorCode, Reason, Status, StreamFault
 from picker.transport.events import Ended, Event, HalfClosed, Misbehaved, Opened, Received
-from picker.transport.frames import ACK, END_HEADERS, END_STREAM, PRIORITY, Frame, FrameType, Setting
+from picker.transport.frames import ACK, END_HEADERS, END_STREAM, PADDED, PRIORITY, Frame, FrameType, Setting
 from picker.transport.headers import HeaderReader
 from picker.transport.limits import Bucket, Limits
 from picker.transport.messages import Assembler
@@ -27,6 +27,9 @@ _PRIORITY_BYTES = 5
 _STREAMS_FOR_ONE = 100
 _KEEPALIVE, _DRAIN = b"keep-alv", b"draining"
 _DRAIN_ROUND_TRIP_S = 1.0
+
+
+T = TypeVar("T")
 
 
 class _Block(NamedTuple):
@@ -52,7 +55,7 @@ class Connection:
         self._outbox = Outbox(budget)
         self._early_resets = Bucket(limits.resets_per_s, now)
         self._control_frames = Bucket(limits.control_frames_per_s, now)
-        self._last_id = self._may_be_reset = 0
+        self._last_id = self._may_be_reset = self._received = 0
         self._has_settings = False
         self._began = self._heard = self._now = now
         self._asked_for_life: float | None = None
@@ -79,12 +82,12 @@ class Connection:
         """What the bytes mean, in order."""
         self._heard = self._now = now
         self._asked_for_life = None
-        return self._guarded(lambda: self._receive(data))
+        return self._guarded(self._receive, data)
 
     def sweep(self, now: float) -> list[Event]:
         """To be called now and then: ends what waits for too long."""
         self._now = now
-        return self._guarded(self._sweep)
+        return self._guarded(self._sweep, now)
 
     def lose(self) -> list[Event]:
         """The peer is gone."""
@@ -110,8 +113,9 @@ class Connection:
 
     def resume(self, stream: Stream) -> None:
         """It may send again."""
-        stream.window.open()
-        self._allow_more(stream)
+        increment = stream.window.open()
+        if increment and not (stream.is_half_closed or stream.is_finished):
+            self._outbox.control(frames.window_update(stream.id, increment))
 
     def pause(self) -> None:
         """The socket takes no more: what is sent now waits."""
@@ -150,10 +154,10 @@ class Connection:
         )
         self._outbox.control(frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW))
 
-    def _guarded(self, step: Callable[[], None]) -> list[Event]:
+    def _guarded(self, step: Callable[[T], None], argument: T) -> list[Event]:
         if not self.is_over:
             try:
-                step()
+                step(argument)
             except ConnectionFault as fault:
                 self._fail(fault)
         return self._take_events()
@@ -175,6 +179,8 @@ class Connection:
     def _receive(self, data: bytes) -> None:
         for frame in self._reader.feed(data):
             self._on_frame(frame)
+        if self._received:
+            self._count_received()
 
     def _on_frame(self, frame: Frame) -> None:
         kind, flags, stream_id, payload = frame
@@ -191,15 +197,15 @@ class Connection:
             self._events.append(Misbehaved(fault.reason))
             self._refuse(stream_id, fault.code)
 
-    def _sweep(self) -> None:
+    def _sweep(self, now: float) -> None:
         if not self._has_settings:
-            if self._now - self._began > self._limits.handshake_s:
+            if now - self._began > self._limits.handshake_s:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, Reason.HANDSHAKE_LATE)
             return
         self._ask_for_life()
-        if self._drains_since is not None and self._now - self._drains_since > _DRAIN_ROUND_TRIP_S:
+        if self._drains_since is not None and now - self._drains_since > _DRAIN_ROUND_TRIP_S:
             self._take_no_more()
-        for stream in self._outbox.stalled(self._now, self._limits.stall_s):
+        for stream in self._outbox.stalled(now, self._limits.stall_s):
             self._events.append(Misbehaved(Reason.STALLED))
             self._reset(stream, ErrorCode.CANCEL)
 
@@ -341,29 +347,32 @@ class Connection:
             self._events.append(HalfClosed(stream))
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        self._count_received(payload, flags)
-        stream = self._stream(stream_id)
+        size = len(payload)
+        self._received += size
+        if not size and not flags & END_STREAM:
+            self._count_control_frame()
+        stream = self.streams.get(stream_id) or self._stream(stream_id)
         # What was on its way when the stream ended is dropped.
         if stream is None:
             return
         if stream.is_half_closed:
             raise StreamFault(ErrorCode.STREAM_CLOSED, Reason.PROTOCOL)
-        if not stream.window.take(len(payload)):
+        increment = stream.window.take(size)
+        if increment < 0:
             raise StreamFault(ErrorCode.FLOW_CONTROL_ERROR, Reason.FLOW_CONTROL)
-        data = frames.unpadded(flags, payload)
-        if data and not stream.is_finished:
-            self._read(stream, data)
+        if size and not stream.is_finished:
+            self._read(stream, frames.unpadded(flags, payload) if flags & PADDED else payload)
         if flags & END_STREAM:
             self._half_close(stream)
-        else:
-            self._allow_more(stream)
+        elif increment:
+            self._outbox.control(frames.window_update(stream_id, increment))
 
-    def _count_received(self, payload: bytes, flags: int) -> None:
-        if not payload and not flags & END_STREAM:
-            self._count_control_frame()
-        if not self._window.take(len(payload)):
+    def _count_received(self) -> None:
+        increment = self._window.take(self._received)
+        self._received = 0
+        if increment < 0:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, Reason.FLOW_CONTROL)
-        if increment := self._window.increment():
+        if increment:
             self._outbox.control(frames.window_update(0, increment))
 
     def _read(self, stream: Stream, data: bytes) -> None:
@@ -418,11 +427,6 @@ class Connection:
         if stream is None and (stream_id > self._last_id or not stream_id & 1) and not self._takes_no_more:
             raise _protocol_error()
         return stream
-
-    def _allow_more(self, stream: Stream) -> None:
-        increment = stream.window.increment()
-        if increment and not stream.is_half_closed:
-            self._outbox.control(frames.window_update(stream.id, increment))
 
     def _refuse(self, stream_id: int, code: ErrorCode) -> None:
         stream = self.streams.get(stream_id)

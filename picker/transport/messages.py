@@ -17,7 +17,7 @@ _PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 class Assembler:
     """Puts messages together from the pieces in which they arrive."""
 
-    __slots__ = ("_buffer", "_limit", "_wanted")
+    __slots__ = ("_buffer", "_limit", "_wanted", "held")
 
     def __init__(self, limit: int):
         """`limit`: the most bytes of one message."""
@@ -25,21 +25,17 @@ class Assembler:
         # Not a list of pieces: of one byte each they would take forty times their size.
         self._buffer = bytearray()
         self._wanted = PREFIX_BYTES
-
-    @property
-    def held(self) -> int:
-        """Bytes kept of a message that is not whole."""
-        return len(self._buffer)
+        self.held = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are whole now. Raises CallFault."""
+        """The messages that are whole now; `held` is how much is kept of one that is not. Raises CallFault."""
         # Most messages come in one piece.
-        if not self._buffer and self._whole(data, 0) == len(data):
+        if not self.held and self._whole(data, 0) == len(data):
             return [data[PREFIX_BYTES:]]
         self._buffer += data
-        if len(self._buffer) < self._wanted:
-            return []
-        return self._cut()
+        messages = self._cut() if len(self._buffer) >= self._wanted else []
+        self.held = len(self._buffer)
+        return messages
 
     def _cut(self) -> list[bytes]:
         messages: list[bytes] = []

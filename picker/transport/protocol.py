@@ -140,18 +140,17 @@ class GrpcProtocol(asyncio.Protocol):
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Misbehaved):
-            return self._host.count(event.reason)
-        stream = event.stream
-        if isinstance(event, Opened):
-            self._open(stream, event.head)
-        elif stream.call is None:
+            self._host.count(event.reason)
+        elif isinstance(event, Opened):
+            self._open(event.stream, event.head)
+        elif event.stream.call is None:
             pass  # answered, while more was on its way
         elif isinstance(event, Received):
-            stream.call.handler.message(event.message)
+            event.stream.call.handler.message(event.message)
         elif isinstance(event, HalfClosed):
-            stream.call.handler.half_closed()
+            event.stream.call.handler.half_closed()
         else:
-            self._tell_end(stream)
+            self._tell_end(event.stream)
 
     def _open(self, stream: Stream, head: RequestHead) -> None:
         method = self._host.find(head.path)

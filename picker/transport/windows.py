@@ -4,36 +4,36 @@ from __future__ import annotations
 
 
 class ReceiveWindow:
-    """How much a peer may still send, and when to tell it that it may send more.
+    """How much a peer may still send, and when to tell it that it may send more."""
 
-    `held_back` counts what was received and is not to be allowed again yet, because nobody has read it.
-    """
-
-    __slots__ = ("_held_back", "_is_open", "_left", "_owed", "_size")
+    __slots__ = ("_is_open", "_left", "_owed", "_size")
 
     def __init__(self, size: int):
         self._size = self._left = size
         self._owed = 0
         self._is_open = True
 
-    def take(self, size: int) -> bool:
-        """Notes what has come. False where it is more than was allowed."""
+    def take(self, size: int) -> int:
+        """Notes what has come. What to allow in return; -1 where it was more than had been allowed."""
         self._left -= size
+        if self._left < 0:
+            return -1
         self._owed += size
-        return self._left >= 0
-
-    def increment(self) -> int:
-        """What to allow now; 0 until it is worth a frame, which is at half of the window."""
-        if not self._is_open or self._owed <= self._size >> 1:
-            return 0
-        owed, self._owed = self._owed, 0
-        self._left += owed
-        return owed
+        return self._increment() if self._owed > self._size >> 1 else 0
 
     def shut(self) -> None:
         """Allows no more until `open`."""
         self._is_open = False
 
-    def open(self) -> None:
-        """Goes on."""
+    def open(self) -> int:
+        """Goes on. What to allow now."""
         self._is_open = True
+        return self._increment() if self._owed > self._size >> 1 else 0
+
+    def _increment(self) -> int:
+        """Only what is worth a frame, which is half of the window."""
+        if not self._is_open:
+            return 0
+        owed, self._owed = self._owed, 0
+        self._left += owed
+        return owed
