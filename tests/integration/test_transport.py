@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import pytest
+import uvloop
 
 from picker.extproc.budget import ByteBudget
 from picker.transport.calls import Call, Handler
@@ -21,7 +24,21 @@ from picker.transport.server import Http2Server
 from tests.unit.http2_peer import HEADERS, block, parsed, prefixed
 
 DEADLINE_S = 20.0
+H2LOAD = shutil.which("h2load")
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ECHO, SLOW, BROKEN, SERVICE = "/test/Echo", "/test/Slow", "/test/Broken", "test.Service"
+
+
+def on_both_loops(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[LoopFactory], None]:
+    """The test, once on asyncio's own event loop and once on uvloop, whose transports are not the same."""
+
+    def run(loop: LoopFactory) -> None:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(test())
+
+    run.__name__ = test.__name__
+    mark = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+    return mark(run)
 
 
 class Echo:
@@ -54,12 +71,14 @@ class Serving:
     budget: ByteBudget
     misdeeds: Counter[Reason] = field(default_factory=Counter)
     slow: list[str] = field(default_factory=list)
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     def channel(self, **options: Any) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(f"127.0.0.1:{self.port}", options=list(options.items()))
 
     async def raw(self, greeting: bytes = PREFACE + frame(FrameType.SETTINGS, 0, 0)) -> Raw:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 16)
+        self.writers.append(writer)
         writer.write(greeting)
         return Raw(reader, writer)
 
@@ -109,6 +128,8 @@ async def serving(**limits: Any) -> AsyncIterator[Serving]:
     try:
         yield here
     finally:
+        for writer in here.writers:
+            writer.transport.abort()
         await server.stop(0)
     assert server.connections == 0
     assert budget.taken == 0
@@ -156,6 +177,7 @@ async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
     return caught.value.code(), caught.value.details() or ""
 
 
+@on_both_loops
 async def test_services_of_every_kind_that_were_written_for_grpcio_run_here() -> None:
     async with serving() as here, here.channel() as channel:
         assert await channel.unary_unary(f"/{SERVICE}/Unary")(b"abc") == b"ABC"
@@ -164,6 +186,7 @@ async def test_services_of_every_kind_that_were_written_for_grpcio_run_here() ->
         assert [b async for b in channel.stream_stream(f"/{SERVICE}/Both")(iter([b"ab", b"cd"]))] == [b"ba", b"dc"]
 
 
+@on_both_loops
 async def test_a_servicer_may_refuse_and_may_break_and_gives_nothing_away() -> None:
     async with serving() as here, here.channel() as channel:
         unary = channel.unary_unary(f"/{SERVICE}/Unary")
@@ -178,6 +201,7 @@ async def test_a_servicer_may_refuse_and_may_break_and_gives_nothing_away() -> N
         assert await unary(b"abc") == b"ABC"
 
 
+@on_both_loops
 async def test_a_method_that_nobody_serves_is_unimplemented() -> None:
     async with serving() as here, here.channel() as channel:
         for path in ("/test/Nope", f"/{SERVICE}/Nope", "/"):
@@ -185,6 +209,7 @@ async def test_a_method_that_nobody_serves_is_unimplemented() -> None:
             assert code is grpc.StatusCode.UNIMPLEMENTED
 
 
+@on_both_loops
 async def test_compressed_messages_are_refused_and_say_what_is_taken() -> None:
     async with serving() as here, here.channel() as channel:
         call = channel.unary_unary(ECHO)(b"x" * 10_000, compression=grpc.Compression.Gzip)
@@ -194,6 +219,7 @@ async def test_compressed_messages_are_refused_and_say_what_is_taken() -> None:
         assert here.misdeeds == {Reason.COMPRESSED: 1}
 
 
+@on_both_loops
 async def test_a_deadline_is_kept_by_the_server_too() -> None:
     async with serving() as here:
         client = await here.raw()
@@ -205,6 +231,7 @@ async def test_a_deadline_is_kept_by_the_server_too() -> None:
         assert f"grpc-status\x01{int(Status.DEADLINE_EXCEEDED)}".encode() in trailers[0]
 
 
+@on_both_loops
 async def test_megabytes_go_both_ways_on_many_streams() -> None:
     async with serving() as here, here.channel(**{"grpc.max_receive_message_length": -1}) as channel:
         echo = channel.unary_unary(ECHO)
@@ -213,6 +240,7 @@ async def test_megabytes_go_both_ways_on_many_streams() -> None:
         assert here.misdeeds == {}
 
 
+@on_both_loops
 async def test_a_servicer_that_reads_slowly_holds_up_its_own_stream_only() -> None:
     gate = asyncio.Event()
 
@@ -244,6 +272,7 @@ async def test_a_servicer_that_reads_slowly_holds_up_its_own_stream_only() -> No
         assert await call == b"10000000"
 
 
+@on_both_loops
 async def test_what_is_no_http2_is_hung_up_on() -> None:
     async with serving() as here:
         client = await here.raw(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -252,6 +281,7 @@ async def test_what_is_no_http2_is_hung_up_on() -> None:
         assert here.misdeeds == {Reason.NOT_HTTP2: 1}
 
 
+@on_both_loops
 async def test_a_connection_that_says_nothing_is_closed() -> None:
     async with serving(handshake_s=0.2) as here:
         for greeting in (b"", PREFACE[:10], PREFACE):
@@ -260,6 +290,7 @@ async def test_a_connection_that_says_nothing_is_closed() -> None:
         assert here.misdeeds == {Reason.HANDSHAKE_LATE: 3}
 
 
+@on_both_loops
 async def test_one_connection_too_many_is_closed_and_the_others_go_on() -> None:
     async with serving(max_connections=2) as here:
         clients = [await here.raw() for _ in range(2)]
@@ -272,6 +303,7 @@ async def test_one_connection_too_many_is_closed_and_the_others_go_on() -> None:
             assert await channel.unary_unary(ECHO)(b"x") == b"x"
 
 
+@on_both_loops
 async def test_a_rapid_reset_ends_its_connection_and_no_other() -> None:
     async with serving(resets_per_s=20) as here, here.channel() as channel:
         echo = channel.unary_unary(ECHO)
@@ -288,6 +320,7 @@ async def test_a_rapid_reset_ends_its_connection_and_no_other() -> None:
         assert await echo(b"x") == b"x"
 
 
+@on_both_loops
 async def test_a_peer_that_does_not_read_is_bounded_and_then_let_go() -> None:
     """All windows wide open and nothing taken from the socket: what cannot be written stays within the budget."""
     async with serving(stall_s=0.5) as here, here.channel() as channel:
@@ -306,6 +339,7 @@ async def test_a_peer_that_does_not_read_is_bounded_and_then_let_go() -> None:
         client.writer.transport.abort()
 
 
+@on_both_loops
 async def test_a_peer_that_opens_no_window_is_let_go_stream_by_stream() -> None:
     async with serving(stall_s=0.5) as here:
         client = await here.raw(PREFACE + settings({Setting.INITIAL_WINDOW_SIZE: 0}))
@@ -319,6 +353,7 @@ async def test_a_peer_that_opens_no_window_is_let_go_stream_by_stream() -> None:
         client.writer.close()
 
 
+@on_both_loops
 async def test_a_drain_lets_open_calls_end_and_sends_new_ones_elsewhere() -> None:
     async with serving() as here, here.channel() as channel:
         call = channel.stream_stream(ECHO)()
@@ -337,6 +372,7 @@ async def test_a_drain_lets_open_calls_end_and_sends_new_ones_elsewhere() -> Non
         await stopping
 
 
+@on_both_loops
 async def test_a_drain_ends_what_outlasts_its_grace() -> None:
     async with serving() as here, here.channel() as channel:
         call = channel.stream_stream(SLOW)()
@@ -347,6 +383,7 @@ async def test_a_drain_ends_what_outlasts_its_grace() -> None:
         assert here.slow == ["ended"]
 
 
+@on_both_loops
 async def test_a_crowd_of_streams_on_one_connection_is_answered_and_forgotten() -> None:
     async with serving() as here, here.channel() as channel:
         calls = [channel.stream_stream(ECHO)() for _ in range(1500)]
@@ -356,4 +393,42 @@ async def test_a_crowd_of_streams_on_one_connection_is_answered_and_forgotten() 
             call.cancel()
         [connection] = here.server._host.connections
         await here.until(lambda: not connection.connection.streams)
+        assert here.misdeeds == {}
+
+
+@on_both_loops
+async def test_it_listens_on_both_families_where_the_host_is_the_unspecified_ipv6_address() -> None:
+    server = Http2Server(Limits(), ByteBudget(0), lambda reason: None)
+    server.add_method(ECHO, Echo)
+    port = await server.start("::", 0)
+    try:
+        for host in ("127.0.0.1", "[::1]"):
+            async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
+                assert await channel.unary_unary(ECHO)(b"x") == b"x"
+        with pytest.raises(OSError, match="in use"):
+            await Http2Server(Limits(), ByteBudget(0), lambda reason: None).start("127.0.0.1", port)
+    finally:
+        await server.stop(0)
+
+
+@pytest.mark.skipif(H2LOAD is None, reason="nghttp2's tools are not installed")
+@on_both_loops
+async def test_nghttp2_finds_nothing_wrong() -> None:
+    headers = ("-H", "content-type: application/grpc", "-H", "te: trailers")
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(prefixed(b"x" * 50_000))
+        file.flush()
+        options = ("-n", "2000", "-c", "4", "-m", "50", "-d", file.name)
+        await _load(options, headers)
+
+
+async def _load(options: tuple[str, ...], headers: tuple[str, ...]) -> None:
+    async with serving() as here:
+        url = f"http://127.0.0.1:{here.port}{ECHO}"
+        assert H2LOAD is not None
+        process = await asyncio.create_subprocess_exec(
+            H2LOAD, *options, *headers, url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        told, _ = await process.communicate()
+        assert b"2000 succeeded, 0 failed, 0 errored, 0 timeout" in told
         assert here.misdeeds == {}
