@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import cast
 
@@ -53,6 +54,8 @@ class GrpcProtocol(asyncio.Protocol):
         # uvloop's transports are asyncio's by their methods, not by inheritance.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(_MOST_UNWRITTEN_BYTES)
+        # asyncio leaves it out for sockets that it has not made itself.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self._host.connections) >= self._host.limits.max_connections:
             self._host.count(Reason.TOO_MANY_CONNECTIONS)
             return self._transport.abort()
