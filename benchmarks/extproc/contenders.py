@@ -44,7 +44,7 @@ CONTENDERS = (
     NONE,
     BARE,
     Contender("picker, grpcio", Responder.PICKER, picker={"transport": "grpcio"}),
-    Contender("picker", Responder.PICKER, picker={"transport": "http2"}),
+    Contender("picker", Responder.PICKER),
     # Larger prompts take tens of milliseconds to tokenise: a question about the tokenizer, and another benchmark.
     Contender(
         "picker, tokens",
