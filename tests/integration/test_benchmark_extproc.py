@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-_LABELS = ["none", "bare", "picker", "picker, tokens", "picker, full duplex"]
+_LABELS = ["none", "bare", "picker, grpcio", "picker", "picker, tokens", "picker, full duplex"]
 
 
 @pytest.mark.envoy
@@ -25,7 +25,7 @@ async def test_a_tiny_run_measures_every_contender_without_a_failed_request(tmp_
     assert all(row["failures"] == 0 for row in rows)
     assert all(0 < row["p50_ms"] <= row["p99_ms"] < math.inf for row in rows)
     assert rows[0]["added_p50_ms"] == 0
-    assert [one["round"] for one in found["measurements"]] == [0] * 5 + [1] * 5
+    assert [one["round"] for one in found["measurements"]] == [0] * 6 + [1] * 6
     assert set(found["idle_ms_per_s"]) == {*_LABELS[1:], "envoy"}
 
 
