@@ -71,6 +71,10 @@ class Fence:
         self.seq = seq
         return Arrival.APPLY
 
+    def expects(self, seq: int) -> bool:
+        """Whether an event with this number would be applied."""
+        return not self.is_dirty and seq == self.seq + 1
+
     def lose(self) -> None:
         """The mirror of this slot is not to be believed any more."""
         self.is_dirty = True
@@ -81,6 +85,14 @@ class Fence:
         settings = self._settings
         self.retry_at = now + min(settings.first_retry_s * 2.0 ** min(self._attempts, 32), settings.longest_retry_s)
         self._attempts += 1
+
+    @property
+    def is_stubborn(self) -> bool:
+        """Whether a snapshot was loaded before this one and the mirror has not agreed with the agent since.
+
+        Then events after that snapshot are lost, and its agent must write a new one.
+        """
+        return self._attempts > 1
 
     def restart(self, seq: int) -> None:
         """The mirror contains exactly what was there after this event."""

@@ -93,6 +93,6 @@ class Reload:
 
     async def _conclude(self, fences: Iterable[Fence]) -> None:
         current = [fence for fence in fences if fence in self._mirror.fences]
-        wanted = [fence.epoch for fence in current if not self._mirror.settle(fence)]
+        wanted = [fence.epoch for fence in current if not self._mirror.settle(fence) or fence.is_stubborn]
         if wanted:
             await self._reader.want(wanted)

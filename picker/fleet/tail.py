@@ -11,6 +11,7 @@ import asyncio
 import time
 
 from picker.fleet.feed_settings import FeedSettings
+from picker.fleet.fence import Fence
 from picker.fleet.fences import Fences
 from picker.fleet.mirror import Mirror
 from picker.fleet.tally import Tally
@@ -83,9 +84,21 @@ class Tail:
             self._tally.foreign += 1
         else:
             for fence in fences.of_epoch(event.epoch):
+                if event.op is KvOp.CLEAR and fence.expects(event.seq):
+                    await self._empty(fence)
                 self._mirror.apply(fence, event, time.monotonic())
                 await self._let_go(len(event.blocks))
         await self._let_go(_ENTRY_COST)
+
+    async def _empty(self, fence: Fence) -> None:
+        """Forgets all that a worker holds, in slices; meanwhile, which has holes, it does not count."""
+        index = self._mirror.index
+        was_trusted = index.trusts(fence.slot)
+        index.trust(fence.slot, False)
+        while fence in self._mirror.fences and not index.forget(fence.slot, self._settings.slice_blocks):
+            await asyncio.sleep(0)
+        if fence in self._mirror.fences and not fence.is_dirty:
+            index.trust(fence.slot, was_trusted)
 
     async def _let_go(self, blocks: int) -> None:
         """Lets other tasks run once enough has been done since the last time."""

@@ -1,6 +1,7 @@
 """The prefix index and the placed blocks against naive models."""
 
 import math
+import random
 from collections.abc import Callable
 
 from hypothesis import given
@@ -263,3 +264,25 @@ def test_a_slot_is_cleared_without_touching_others() -> None:
     placed.clear(1)
     placed.clear(1)
     assert (placed.owners(5), placed.owners(6)) == (1 << 64, 0)
+
+
+def test_no_dict_grows_so_large_that_its_growing_would_hold_up_the_loop() -> None:
+    """A dict of a million entries takes 50 ms or more to become a larger one."""
+    index, rng = PrefixIndex(), random.Random(1)
+    for _ in range(200):
+        index.store(3, [rng.getrandbits(64) for _ in range(1000)])
+    assert index.digest(3)[0] == len(index) == 200_000
+    assert max(map(len, index._owners)) < 2_000
+    assert max(map(len, index._held[3])) < 20_000
+
+
+def test_a_slot_is_forgotten_in_parts() -> None:
+    index, rng = PrefixIndex(), random.Random(1)
+    blocks = {rng.getrandbits(64) for _ in range(1000)}
+    index.store(1, blocks)
+    index.store(2, blocks)
+    steps = 1
+    while not index.forget(1, 100):
+        steps += 1
+    assert steps == 10
+    assert (index.digest(1), index.digest(2)[0], len(index)) == ((0, 0), 1000, 1000)
