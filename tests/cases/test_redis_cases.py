@@ -397,8 +397,7 @@ async def test_re_26_pools_and_versions_do_not_see_each_other(server: ValkeyServ
 
 _BUSY_PICKER = """
     import asyncio, sys, time
-    from picker.fleet.feed_settings import FeedSettings
-from picker.fleet.sharing import Sharing, SharingSettings
+    from picker.fleet.sharing import Sharing
     from picker.fleet.view import View
     from picker.fleet.watch import Watch
     from picker.redisview.connection import connect
