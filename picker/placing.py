@@ -27,6 +27,9 @@ from picker.ties import Ties
 MOST_GUESSED_TOKENS = 8192
 """Of a prompt that nobody could read, guessed from its bytes: many are images or audio, of far fewer tokens."""
 
+SILENT_S = 10.0
+"""A request that ends unanswered after so long has failed. Peers: 60 s; engines that stream answer in far less."""
+
 _MOST_ANSWERS = 128
 
 
@@ -68,6 +71,7 @@ class Placer:
         self.salt = Random().getrandbits(52) if salt is None else salt
         """Pickers that count alike must not choose alike among equals; the same number chooses the same again."""
         self._sequence = 0
+        self._hears_answers = False
 
     def configure(self, config: Config) -> None:
         """Goes by these rules from now on."""
@@ -145,6 +149,7 @@ class Placer:
 
         Another endpoint than the one picked is a fallback's: the picked one has failed.
         """
+        self._hears_answers = placement.booking.is_heard = True
         placement.booking.is_answered = 200 <= status < 300
         if placement.prefilling:
             placement.prefilling.is_answered = True
@@ -160,7 +165,12 @@ class Placer:
 
     def release(self, placement: Placement, now: float) -> None:
         """The exchange is over."""
-        self._view.inflight.release(placement.booking, now)
+        booking = placement.booking
+        # A client that waits so long for nothing at all waits for a worker that hangs, unless answers are not shown us.
+        is_unanswered = self._hears_answers and booking.is_open and not booking.is_heard
+        if is_unanswered and now - booking.placed_at >= SILENT_S:
+            self._view.breakers.failed(booking.slot, now)
+        self._view.inflight.release(booking, now)
         if placement.prefilling:
             self._view.inflight.release(placement.prefilling, now)
 

@@ -27,7 +27,10 @@ _LEAST_WINDOW_S = 0.01
 
 @dataclass(slots=True, eq=False)
 class Booking:
-    """One placed request. `work_s` is its predicted prefill time on a worker of speed 1, in seconds."""
+    """One placed request. `work_s` is its predicted prefill time on a worker of speed 1, in seconds.
+
+    `is_heard`: the head of a response has come; `is_answered`: and it was a success.
+    """
 
     slot: int
     work_s: float
@@ -35,6 +38,7 @@ class Booking:
     placed_at: float
     last_block: int | None
     has_first_token: bool = False
+    is_heard: bool = False
     is_answered: bool = False
     is_open: bool = True
 

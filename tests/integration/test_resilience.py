@@ -92,7 +92,7 @@ async def test_a_new_picker_learns_from_redis_what_the_workers_hold() -> None:
                 assert len(set(conversation.workers)) == 1, conversation.workers
 
 
-async def test_a_drain_ends_no_request_that_is_under_way() -> None:
+async def test_he_17_a_drain_ends_no_request_that_is_under_way() -> None:
     async with Stack(Plan(workers=2, envoy="fail-closed", worker=("--speed", "2"))) as stack:
         async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client, asyncio.TaskGroup() as tasks:
             answer = tasks.create_task(Conversation("long").turn(client, max_tokens=60))

@@ -150,7 +150,7 @@ async def test_processes_have_ports_of_their_own_and_are_started_again(transport
         process.kill()
 
 
-async def test_a_drain_says_so_first_and_goes_on_serving_for_a_while(transport: str, tmp_path: Path) -> None:
+async def test_he_17_a_drain_says_so_first_and_goes_on_serving_for_a_while(transport: str, tmp_path: Path) -> None:
     path, ports = config(tmp_path, transport=transport, drain_wait_s=3.0)
     process = serve(tmp_path, path)
     try:
