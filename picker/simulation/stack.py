@@ -34,13 +34,17 @@ _WITHOUT_DISCOVERY = "original-dst"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to start. `picker` and `worker` are further settings of the picker's file and of the workers' command."""
+    """What to start. `picker` and `worker` are further settings of the picker's file and of the workers' command.
+
+    `redis` is the address of a Redis that is there already; without one the stack has a Valkey of its own.
+    """
 
     workers: int = 4
     pickers: int = 1
     envoy: str = "fail-open"
     picker: dict[str, Any] = field(default_factory=dict)
     worker: Sequence[str] = ()
+    redis: str = ""
 
 
 class Stack:
@@ -109,7 +113,8 @@ class Stack:
 
     async def start(self) -> None:
         """Starts everything and waits until picks can be made. Raises DidNotStart."""
-        await self.valkey.start()
+        if not self.plan.redis:
+            await self.valkey.start()
         for worker in self.workers:
             worker.start()
         for worker, endpoint in zip(self.workers, self.endpoints, strict=True):
@@ -184,14 +189,14 @@ class Stack:
 
     def _agent_config(self) -> dict[str, Any]:
         workers = [{"url": f"http://{endpoint}", "name": f"w{i}"} for i, endpoint in enumerate(self.endpoints)]
-        return {"redis": self.valkey.url, "workers": workers}
+        return {"redis": self.plan.redis or self.valkey.url, "workers": workers}
 
     def _picker_config(self, number: int) -> dict[str, Any]:
         return {
             "listen": self.picker_addresses[number],
             "metrics": self.metrics_addresses[number],
             "debug": {"listen": self.debug_addresses[number], "page": self.page_addresses[number]},
-            "redis": self.valkey.url,
+            "redis": self.plan.redis or self.valkey.url,
             "tokenizers": {MODEL: str(DEMO_TOKENIZER)},
             **self.plan.picker,
         }
