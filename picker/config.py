@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 import yaml
 
+from picker.admission.settings import AdmissionSettings
 from picker.debug.settings import Debug
 from picker.events.settings import Events
 from picker.fleet import reuse
@@ -133,6 +134,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     failure_domain: the label of a rack, a zone, a node; fallbacks are taken from another one first.
     breaker: when a worker that fails is left out, and for how long.
     disaggregation: where some workers prefill and others decode; which, and when it is worth it.
+    admission: what becomes of requests while no worker has room.
     worker_model: assumed speed of a worker; its real one is learnt.
     tokenizers: for each model, the folder that holds its tokenizer.json and chat template, or its entry in a Hugging
     Face cache.
@@ -175,6 +177,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     failure_domain: str = ""
     breaker: Breaker = Breaker()
     disaggregation: Disaggregation | None = None
+    admission: AdmissionSettings = AdmissionSettings()
     worker_model: WorkerModel = WorkerModel()
     tokenizers: dict[str, str] = {}
     tokenizer_cache: str = ""

@@ -81,6 +81,11 @@ class Observer:
         imagined.ruled_out = exclusions_of(about, self._view, now)
         return imagined
 
+    def turned_away(self, asked: Asked, about: SchedulingRequest, reason: str, status: int, moment: Moment) -> None:
+        """A request was understood and not admitted."""
+        if self._recorder.is_on:
+            self._recorder.refused(reason, status, moment, asked, about)
+
     def unreadable(self, wanted: Pick, reason: str, status: int, moment: Moment) -> None:
         """A request was refused without being understood."""
         if self._recorder.is_on:

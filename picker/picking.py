@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,10 @@ from random import Random
 
 import structlog
 
+from picker.admission.refusals import MESSAGE as CAUSE_MESSAGE
+from picker.admission.refusals import STATUS as CAUSE_STATUS
+from picker.admission.refusals import Turned
+from picker.admitting import Admitting
 from picker.attempts import Attempts
 from picker.config import Config
 from picker.events.decided import Decided
@@ -30,7 +34,7 @@ from picker.requests.model import InferenceRequest
 from picker.requests.read import BadRequest, read_request
 from picker.requests.rewrite import splice_model
 from picker.requests.usage import Unreadable, read_usage
-from picker.scheduling.decision import MESSAGE, STATUS, Refused
+from picker.scheduling.decision import MESSAGE, RETRY_S, STATUS, Refused
 from picker.telemetry.metrics import Metrics
 from picker.threads import Threads
 
@@ -39,6 +43,7 @@ log = structlog.get_logger()
 _TEST_SELECTION = "test-epp-endpoint-selection"
 _QUICK_BODY_BYTES = 1 << 19
 _PARSE_BUDGET_S = 3.0
+_MOST_DIGITS = 16
 
 
 class Picker:
@@ -59,6 +64,7 @@ class Picker:
         self._is_blind = is_blind
         self._placer = Placer(config, view)
         self._observer = observer or Observer(Recorder(config.events, "picker"), view)
+        self.admitting = Admitting(config, view, self._placer, self._observer, metrics)
         self._limits = config.limits
         self._tokenizers = Threads(config.limits.tokenizer_threads, "tokenizer")
         # One of their own, for work that is short: a model must not go unread because a prompt is long.
@@ -112,6 +118,7 @@ class Picker:
         model, predicted = placement.request.model or "", placement.decision.hit_tokens
         self._metrics.used(model, usage.prompt, usage.cached, predicted)
         self._observer.told(placement, usage)
+        self.admitting.consumed(placement, usage.prompt - (usage.cached or 0) + usage.output)
         self._view.told(placement.booking.slot, usage.prompt, usage.cached, usage.output, time.monotonic())
 
     def release(self, placement: Placement) -> None:
@@ -166,10 +173,9 @@ class Picker:
         request, new_body = self._renamed(request, wanted.body)
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
-        # From here to the end nothing awaits: a decision is booked before the next one looks at the books.
         now = time.monotonic()
         moment = Moment(started, now, Stages(read_s=read_at - started, prompt_s=now - read_at))
-        answer = self._place(wanted, request, prefix, self._view.lengths.mean(base), adapter, moment)
+        answer = await self._place(wanted, request, prefix, base, adapter, moment)
         return replace(answer, new_body=new_body) if isinstance(answer, Picked) and new_body else answer
 
     def _renamed(self, request: InferenceRequest, body: bytes) -> tuple[InferenceRequest, bytes | None]:
@@ -183,25 +189,41 @@ class Picker:
         new_body = splice_model(body, target)
         return (request, None) if new_body is None else (replace(request, model=target), new_body)
 
-    def _place(
+    def turn_away(self, headers: Mapping[str, str], tenant: str) -> NotPicked | None:
+        """The refusal of a request whose body has not come yet; None where it may come."""
+        length = headers.get("content-length", "")
+        size = int(length) if length.isascii() and length.isdecimal() and len(length) < _MOST_DIGITS else 0
+        turned = self.admitting.turn_away(headers, tenant, size)
+        if turned is None:
+            return None
+        self._metrics.refused(turned.cause)
+        return _not_admitted(turned)
+
+    async def _place(
         self,
         wanted: Pick,
         request: InferenceRequest,
         prefix: PrefixChain,
-        mean_output: int,
+        base: str,
         adapter: str,
         moment: Moment,
     ) -> Picked | NotPicked:
-        avoid = self._attempts.tried(wanted.headers)
+        avoid, mean_output = self._attempts.tried(wanted.headers), self._view.lengths.mean(base)
         about = self._placer.about(request, prefix, adapter, mean_output, wanted.headers, wanted.subset, avoid)
         asked = asked_for(request, prefix.rung, wanted.headers)
-        seen = self._observer.before(about, moment.now)
-        placed = self._placer.place(about, moment.now)
+        settled = await self.admitting.admit(about, request.terms, wanted.tenant, base, len(wanted.body), moment)
+        placed, moment, seen = settled.outcome, settled.moment, settled.seen
         ties = self._placer.salt + about.sequence
+        if isinstance(placed, Turned):
+            self._metrics.refused(placed.cause)
+            self._observer.turned_away(asked, about, placed.cause, CAUSE_STATUS[placed.cause], moment)
+            return _not_admitted(placed)
         if isinstance(placed, Refused):
             self._metrics.refused(placed.reason)
             self._observer.refused(asked, about, placed, ties, moment, seen)
-            return NotPicked(STATUS[placed.reason], placed.reason, MESSAGE[placed.reason])
+            return NotPicked(
+                STATUS[placed.reason], placed.reason, MESSAGE[placed.reason], RETRY_S.get(placed.reason, 0)
+            )
         self._observer.routed(asked, placed, ties, moment, seen)
         decision, prefill = placed.decision, placed.prefill
         self._attempts.note(wanted.headers, decision.endpoints[0])
@@ -250,6 +272,11 @@ class Picker:
         self._metrics.passed(reason)
         self._observer.passed(reason, Moment(started, time.monotonic()))
         return Picked(())
+
+
+def _not_admitted(turned: Turned) -> NotPicked:
+    cause = turned.cause
+    return NotPicked(CAUSE_STATUS[cause], cause, CAUSE_MESSAGE[cause], turned.retry_after_s)
 
 
 def _where(error: BaseException) -> str:

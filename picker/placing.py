@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 
+from picker.admission.entry import Entry
 from picker.config import Config
 from picker.events.record import digest
 from picker.fleet.inflight import Booking
@@ -38,7 +39,7 @@ class Placement:
     """A request that is on its way to a worker.
 
     `prefill` is the decision where its prompt is computed first, `prefilling` its booking; None where that is the same
-    worker.
+    worker. `entry` is what it was while it waited, None where it did not.
     """
 
     request: SchedulingRequest
@@ -46,6 +47,7 @@ class Placement:
     booking: Booking
     prefill: Routed | None = None
     prefilling: Booking | None = None
+    entry: Entry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +140,21 @@ class Placer:
     def place(self, request: SchedulingRequest, now: float) -> Refused | Placement:
         """Decides and books. The next decision sees it in the books."""
         decision, prefill = self.decide(request, now)
-        if isinstance(decision, Refused):
-            return decision
+        return decision if isinstance(decision, Refused) else self.book(request, decision, prefill, now)
+
+    def book(
+        self,
+        request: SchedulingRequest,
+        decision: Routed,
+        prefill: Routed | None,
+        now: float,
+        entry: Entry | None = None,
+    ) -> Placement:
+        """Books what was decided. `entry` is that of a request that has waited."""
         self._view.reuse.placed(decision.slots[0], request.prompt_tokens, decision.hit_tokens, now)
         booking = self._book(request, decision, now)
-        return Placement(request, decision, booking, prefill, self._book(request, prefill, now) if prefill else None)
+        prefilling = self._book(request, prefill, now) if prefill else None
+        return Placement(request, decision, booking, prefill, prefilling, entry)
 
     def answered(self, placement: Placement, status: int, served: str, now: float) -> None:
         """The head of a response has come, from the endpoint `served`, "" where the proxy does not say.

@@ -51,7 +51,7 @@ from picker.redisview.tokenizers import TokenizerStore
 from picker.reload import Reload
 from picker.replaying import deciding
 from picker.telemetry.log import set_level
-from picker.telemetry.metrics import Metrics, Readings
+from picker.telemetry.metrics import Metrics, ModelReadings, Readings
 from picker.threads import SWITCH_INTERVAL_S
 from picker.tls import credentials
 from picker.truth import TruthCheck
@@ -61,6 +61,8 @@ log = structlog.get_logger()
 _SWEEP_EVERY_S = 0.2
 _MUCH_LAG_EVENTS = 1000
 _QUIET_S = 1.0
+_LATE_S = 2.0
+"""What a busy process may add to a wait."""
 _READY_WITHOUT_FLEET_AFTER_S = 10.0
 
 
@@ -112,13 +114,16 @@ class Server:
             body_timeout_s=config.limits.body_timeout_s,
             exchange_timeout_s=config.limits.exchange_timeout_s,
             max_body_bytes=config.limits.max_body_bytes,
+            longest_pick_s=longest_pick_s(config),
             reveal_header=_reveal_header(config),
         )
-        self._ext_proc = ExtProcService(self._picker, self._metrics, settings, self._budget)
+        self._ext_proc = ExtProcService(self._picker, self._metrics, settings, self._budget, self._picker.turn_away)
         self._health = Health()
         self._truth = TruthCheck(self._view, self._health, config.prediction)
         self._metrics.add_model_gauges(lambda: self._truth.readings)
         self._cordons = Cordons(CordonRecords(redis, keys), self._view)
+        self._waiting: ModelReadings = {}
+        self._metrics.add_class_gauges(lambda: self._waiting)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -228,12 +233,14 @@ class Server:
             self._view.sweep(time.monotonic())
             # Scrapes are answered by another thread, which must not read what this one changes.
             self._gauges = self._readings()
+            self._waiting = self._picker.admitting.by_class()
             await asyncio.sleep(_SWEEP_EVERY_S)
 
     async def _drain(self, main: Port) -> None:
         log.info("draining", streams=self._ext_proc.streams, at_most_s=self._config.drain_s)
         await self._health.set_ready(False)
         await asyncio.sleep(self._config.drain_wait_s)
+        self._picker.admitting.drain()
         # GOAWAY: new streams go elsewhere, those in flight may end.
         async with asyncio.TaskGroup() as tasks:
             stopped = tasks.create_task(main.stop(self._config.drain_s), name="drain")
@@ -298,6 +305,7 @@ class Server:
             "peers_inflight_requests": ("Of them, requests placed and not ended.", others),
             "sharing_refused": ("Writes for other pickers that Redis did not take.", sharing.refused),
             "sharing_lost": ("Placed prompts of which other pickers were not told in time.", sharing.lost),
+            **self._picker.admitting.readings(),
             **memo_readings(self._reader),
         }
 
@@ -325,6 +333,13 @@ def memo_readings(reader: PromptReader) -> Readings:
         "memo_tokens_hits": ("Of other segments, those whose tokens were known.", tokens.hits),
         "memo_tokens_misses": ("Segments that were tokenised.", tokens.misses),
     }
+
+
+def longest_pick_s(config: Config) -> float:
+    """How long a pick can take: its prompt is read, and then it waits for a worker."""
+    waits = [max(each.max_wait_s, each.wait_for_workers_s) for each in config.admission.classes]
+    reading_s = 2 * config.limits.tokenize_budget_s
+    return reading_s + (max(waits) if config.admission.enabled else 0.0) + _LATE_S
 
 
 def _cannot_listen(setting: str, address: str) -> str:

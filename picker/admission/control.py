@@ -6,7 +6,7 @@ is asked: the next decision must see it. So `dispatch` is an iterator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 from picker.admission.entry import NEVER, Entry
@@ -34,7 +34,14 @@ class Admitted:
     prefill: Routed | None = None
 
 
-Verdict = Admitted | Refused | Turned
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Deciding has raised this, by a defect of ours."""
+
+    error: Exception
+
+
+Verdict = Admitted | Refused | Turned | Failed
 
 _NOBODY = (Reason.NO_WORKERS, Reason.NOT_READY)
 _LOOK_AGAIN_S = 0.2
@@ -91,8 +98,8 @@ class Admission:
         cause = self._no_place(rank, tenant, size, 0)
         return Turned(cause, self._retry_after_s(rank)) if cause else None
 
-    def dispatch(self, now: float) -> Iterator[tuple[Entry, Verdict]]:
-        """Those whose wait is over, in order."""
+    def dispatch(self, now: float) -> Generator[tuple[Entry, Verdict], None, None]:
+        """Those whose wait is over, in order. To be closed where it is not used up."""
         self.pace.elapse(bool(self.waiting), now)
         while self._displaced:
             gone = self._displaced.pop()
@@ -144,7 +151,10 @@ class Admission:
     def _look(self, entry: Entry, now: float) -> Verdict | None:
         if entry.target >= 0 and now < entry.decide_after and not self._room.is_at(entry.target, now):
             return None
-        return self._judge(entry, *self._decide(entry.request, now), now)
+        try:
+            return self._judge(entry, *self._decide(entry.request, now), now)
+        except Exception as error:  # one that cannot be decided about must not hold up the others
+            return Failed(error)
 
     def _judge(self, entry: Entry, decision: Decision, prefill: Routed | None, now: float) -> Verdict | None:
         """What follows from a decision; None where it has to wait."""
@@ -196,12 +206,16 @@ class Admission:
         return Turned(cause, self._retry_after_s(entry.rank))
 
     def _displace(self, entry: Entry) -> bool:
-        """Whether somebody of a lower class has given way."""
-        last = self.waiting.last_below(entry.rank) if self._settings.displace else None
-        if last is None:
+        """Whether there is a place now, because others of lower classes have given way."""
+        waiting, fill = self.waiting, self.classes[entry.rank].fill
+        rest = waiting.down_to(entry.rank)
+        if not self._settings.displace or not rest.admits(self._settings.total, entry.size, entry.tokens, fill):
             return False
-        self.waiting.leave(last)
-        self._displaced.append(last)
+        while not waiting.total.admits(self._settings.total, entry.size, entry.tokens, fill):
+            last = waiting.last_below(entry.rank)
+            assert last is not None
+            waiting.leave(last)
+            self._displaced.append(last)
         return True
 
     def _is_cold(self, entry: Entry, decision: Decision | None, now: float) -> bool:

@@ -1,8 +1,8 @@
 """The requests that the same workers may serve: classes, one above the other, of which none starves.
 
 The highest class goes first. A class with a share earns that share of the tokens that are served while its requests
-wait below another class; while it has earned anything, it is its turn, and pays. Nothing is earned in advance: a class
-in which nobody waits begins with nothing.
+wait below another class; once it has earned what a request costs, it is its turn, and pays. Nothing is earned in
+advance: a class in which nobody waits begins with nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from picker.admission.entry import Entry
 from picker.admission.fair import FairQueue
 
+_NEWS = 0.1
+"""Weight of the last request in what one usually costs."""
+
 
 class Lane:
     """One queue for each class; `shares` are theirs, the highest class first. `served` is in tokens."""
@@ -20,6 +23,7 @@ class Lane:
         self._shares = shares
         self._queues = [FairQueue(weight_of) for _ in shares]
         self._earned = [0.0] * len(shares)
+        self._usual_cost = 0.0
         self.served = served
 
     def __len__(self) -> int:
@@ -37,7 +41,8 @@ class Lane:
         ranks = [rank for rank, queue in enumerate(self._queues) if queue and rank not in passed_over]
         if not ranks:
             return None
-        return max((rank for rank in ranks if self._earned[rank] > 0), key=self._earned.__getitem__, default=ranks[0])
+        paid = [rank for rank in ranks if self._earned[rank] > self._usual_cost]
+        return max(paid, key=self._earned.__getitem__, default=ranks[0])
 
     def add(self, entry: Entry) -> None:
         """A request begins to wait."""
@@ -61,6 +66,7 @@ class Lane:
         """What was taken is served, and costs so many tokens."""
         self._queues[entry.rank].serve(entry, cost)
         self.served += cost
+        self._usual_cost += (cost - self._usual_cost) * (_NEWS if self._usual_cost else 1.0)
         waiting = [rank for rank, queue in enumerate(self._queues) if queue]
         for rank in waiting[1:]:
             self._earned[rank] += self._shares[rank] * cost

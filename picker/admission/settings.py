@@ -13,7 +13,12 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of what waits at the same time: requests, bytes of their bodies, tokens of their prompts. None is no bound."""
+    """Of what waits at the same time; None is no bound.
+
+    requests: so many.
+    bytes: of their bodies.
+    tokens: of their prompts.
+    """
 
     requests: Positive | None = None
     bytes: Positive | None = None
@@ -21,8 +26,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ClassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A class of requests, chosen by the objective header: by its name, or one of `objectives`.
+    """A class of requests, chosen by the objective header.
 
+    name, objectives: values of that header that mean this class.
     priority: the class with the larger number goes first.
     share: of the tokens that are dispatched while requests of this class wait, so much is theirs at least, whatever
     waits above them.
@@ -66,29 +72,16 @@ class Room(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sessions whose cache is lost are told to come back later, while caches thrash and requests wait.
 
-    Caches thrash when what is computed would fill all of them within `residence_s`, and of the tokens asked for at
-    least `lost` were cached a while ago and are no more. Then a request of which less than `cached` is cached is
-    refused, to come back after `retry_s`. `residence_s` 0 turns the gate off.
+    residence_s: caches thrash when what is computed would fill them within so many seconds; 0 turns the gate off.
+    lost: and when of the tokens asked for at least this share was cached a while ago and is no more.
+    cached: a request of which a smaller share is cached is refused then.
+    retry_s: after so many seconds it may come back.
     """
 
     residence_s: NonNegative = 20.0
     lost: Share = 0.25
     cached: Share = 0.5
     retry_s: PositiveFloat = 10.0
-
-
-class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rate for each tenant and model among those named (none named: for each there is).
-
-    requests_per_s, tokens_per_s: of requests, and of prompt tokens. None is no limit.
-    burst_s: how many seconds of the rate may come at once.
-    """
-
-    tenants: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    requests_per_s: PositiveFloat | None = None
-    tokens_per_s: PositiveFloat | None = None
-    burst_s: PositiveFloat = 10.0
 
 
 DEFAULT_CLASSES = (
@@ -102,14 +95,18 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """What becomes of requests for which no worker has room.
 
     enabled: false places every request at once, whatever the load.
-    classes, default_class: see `ClassSettings`; requests whose objective names no class belong to the default one.
-    tenants: their weights, by name. Where any are named, all other tenants together count as one, of weight 1; where
-    none is, each counts for itself, spread over `tenant_buckets` by a hash.
-    tenant_from: `header` believes the fairness header that clients can send; `metadata` believes only what Envoy's own
-    filters have put into the metadata namespace `picker`, key `tenant`.
-    total, tenant: bounds of all that waits, and of each tenant's in one class.
+    classes: from which each request has one.
+    default_class: of requests whose objective names none.
+    tenants: their weights, by name. Where any are named, all other tenants together count as one, of weight 1.
+    tenant_buckets: where none is named each counts for itself, spread over so many buckets by a hash.
+    tenant_from: `header` believes the fairness header, which clients can send; `metadata` believes only what Envoy's
+    own filters have put into the metadata namespace `picker`, key `tenant`.
+    total: bounds of all that waits.
+    tenant: bounds of each tenant's in one class.
     displace: where all places are taken, a request of a higher class takes that of one of a lower class.
     scan: how many requests whose worker has no room may be passed over for one whose worker has.
+    room: when a worker has room.
+    gate: for sessions whose cache is lost.
     """
 
     enabled: bool = True
@@ -124,7 +121,6 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     scan: Positive = 16
     room: Room = Room()
     gate: Gate = Gate()
-    quotas: tuple[Quota, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises ValueError."""

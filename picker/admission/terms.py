@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import xxhash
 
 from picker.admission.control import ranked
 from picker.admission.entry import NEVER
 from picker.admission.settings import AdmissionSettings, ClassSettings
 from picker.requests.model import Terms
+from picker.scheduling.model import WorkerModel
 
 STRANGERS = 0
 """The bucket of all tenants that are not named in the configuration, where some are."""
+_NOTHING = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +28,14 @@ class Deadlines:
 
 
 class Rules:
-    """Classes and tenants by the settings. `seed`: so that nobody can choose an id that shares a bucket."""
+    """Classes and tenants by the settings. `seed`: so that nobody can choose an id that shares a bucket.
 
-    def __init__(self, settings: AdmissionSettings, seed: int):
+    `model`: how long a prompt's prefill takes alone and uncached.
+    """
+
+    def __init__(self, settings: AdmissionSettings, seed: int, model: WorkerModel):
         self._settings = settings
+        self._model = model
         self._seed = seed
         self.classes = ranked(settings)
         self._ranks = {name: rank for rank, each in enumerate(self.classes) for name in (each.name, *each.objectives)}
@@ -51,16 +58,18 @@ class Rules:
             return STRANGERS
         return xxhash.xxh3_64_intdigest(name.encode(), self._seed) % self._settings.tenant_buckets
 
-    def deadlines(self, rank: int, terms: Terms, cold_s: float, now: float) -> Deadlines:
-        """`cold_s`: what the prompt's prefill takes alone and uncached. No objective is shorter than that."""
+    def deadlines(self, rank: int, terms: Terms, prompt_tokens: int, now: float) -> Deadlines:
+        """Of a request that comes now. No objective is shorter than what the prompt's own prefill takes."""
         own = self.classes[rank]
         patience_s = terms.timeout_s or NEVER
+        has_objective = own.ttft_s is not None or terms.ttft_s is not None
         return Deadlines(
             leave_at=now + min(own.max_wait_s, patience_s),
             workers_by=now + min(own.wait_for_workers_s, patience_s),
-            first_token_by=now + max(cold_s, min(_objective_s(own, cold_s), terms.ttft_s or NEVER)),
+            first_token_by=now + self._objective_s(own, terms, prompt_tokens) if has_objective else NEVER,
         )
 
-
-def _objective_s(own: ClassSettings, cold_s: float) -> float:
-    return NEVER if own.ttft_s is None else own.ttft_s + own.ttft_prefills * cold_s
+    def _objective_s(self, own: ClassSettings, terms: Terms, prompt_tokens: int) -> float:
+        cold_s = float(self._model.prefill_s(prompt_tokens, _NOTHING)[0])
+        usual_s = NEVER if own.ttft_s is None else own.ttft_s + own.ttft_prefills * cold_s
+        return max(cold_s, min(usual_s, terms.ttft_s or NEVER))

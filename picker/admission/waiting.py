@@ -117,6 +117,15 @@ class WaitingRoom:
         lane = self._lanes.get(entry.lane)
         return sum(lane.waiting(rank) for rank in range(entry.rank + 1)) if lane else 0
 
+    def down_to(self, rank: int) -> Sums:
+        """What waits in this class and those above it."""
+        found = Sums()
+        for sums in self.by_class[: rank + 1]:
+            found.requests += sums.requests
+            found.bytes += sums.bytes
+            found.tokens += sums.tokens
+        return found
+
     def of_tenant(self, rank: int, tenant: str | int) -> Sums:
         """What waits of a tenant in a class."""
         return self._by_tenant.get((rank, tenant), _NOTHING)

@@ -50,6 +50,16 @@ class SendBodyPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class SendExtension:
+    """`override_message_timeout`: the answer to the last message may take so long, in seconds.
+
+    Envoy ignores it beyond its own `max_message_timeout`, which is 0 where it is not set.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class SendTrailersContinue:
     """`request_trailers` answered."""
 
@@ -88,23 +98,29 @@ class SendResponseTrailersContinue:
 class SendRefusal:
     """`immediate_response`: the client gets this status and an error body, and no worker sees the request.
 
-    `headers` are the request's: they tell in which dialect the client expects the error.
+    `headers` are the request's: they tell in which dialect the client expects the error. `retry_after_s` is 0 where the
+    client is not told when to come back.
     """
 
     status: int
     reason: str
     message: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    retry_after_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Choose a worker; the answer comes as `Picked` or `NotPicked`. `is_whole`: nothing of the body is missing."""
+    """Choose a worker; the answer comes as `Picked` or `NotPicked`. `is_whole`: nothing of the body is missing.
+
+    `tenant` is whose request it is by the proxy's own metadata, "" where that does not say.
+    """
 
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
     is_whole: bool = True
     subset: frozenset[str] | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +173,7 @@ Send = (
     | SendBodyPick
     | SendBodyContinue
     | SendBodyPiece
+    | SendExtension
     | SendTrailersContinue
     | SendResponseHeadersContinue
     | SendResponseBodyContinue

@@ -40,6 +40,7 @@ from picker.extproc.actions import (
     SendBodyContinue,
     SendBodyPick,
     SendBodyPiece,
+    SendExtension,
     SendHeadersContinue,
     SendHeadersPick,
     SendRefusal,
@@ -57,6 +58,7 @@ from picker.extproc.events import (
     DeadlinePassed,
     Event,
     NotPicked,
+    NotYet,
     Picked,
     RequestBody,
     RequestHeaders,
@@ -69,6 +71,10 @@ from picker.requests.usage import TAIL_BYTES
 
 MAX_PIECE_BYTES = 62_000
 """Of a body handed back. Envoy 1.40 takes 1 MiB, others refuse more than 64 KiB; the reference picker sends 62,000."""
+
+
+Door = Callable[[Mapping[str, str], str], NotPicked | None]
+"""Refuses a request by its headers, and its tenant in the proxy's metadata, before its body has come."""
 
 
 class State(enum.Enum):
@@ -88,12 +94,14 @@ class State(enum.Enum):
 class Settings:
     """Bounds of a conversation: until the request's body is there, and until all is over.
 
+    `longest_pick_s`: what Envoy is asked to wait for a pick that is not made at once; 0 asks for nothing.
     `reveal_header`: the response header, if any, in which the client is told who served it.
     """
 
     body_timeout_s: float = 30.0
     exchange_timeout_s: float = 3600.0
     max_body_bytes: int = 64 << 20
+    longest_pick_s: float = 0.0
     reveal_header: str = ""
 
 
@@ -101,18 +109,19 @@ class Conversation:
     """One ext_proc stream. `receive` is the only way in."""
 
     __slots__ = (
-        "_asked_on_headers", "_body_is_over", "_budget", "_headers", "_held", "_is_whole", "_mode", "_pieces",
-        "_placement",
-        "_reason", "_response_mode", "_settings", "_subset", "_tail", "_trailers", "state",
+        "_asked_on_headers", "_body_is_over", "_budget", "_door", "_headers", "_held", "_is_whole", "_mode", "_pieces",
+        "_placement", "_reason", "_response_mode", "_settings", "_subset", "_tail", "_tenant", "_trailers", "state",
     )  # fmt: skip
 
-    def __init__(self, settings: Settings, budget: ByteBudget):
+    def __init__(self, settings: Settings, budget: ByteBudget, door: Door | None = None):
         self.state = State.HEADERS
         self._settings = settings
+        self._door = door
         self._budget = budget
         self._mode = self._response_mode = BodyMode.NONE
         self._headers: Mapping[str, str] = {}
         self._subset: frozenset[str] | None = None
+        self._tenant = ""
         self._asked_on_headers = self._body_is_over = False
         self._pieces: list[RequestBody] = []
         self._held = 0
@@ -138,12 +147,14 @@ class Conversation:
     # The request.
 
     def _on_headers(self, event: RequestHeaders, now: float) -> _Result:
-        self._headers, self._subset = event.headers, event.subset
+        self._headers, self._subset, self._tenant = event.headers, event.subset, event.tenant
         self._mode, self._response_mode = event.request_mode, event.response_mode
         self._body_is_over = event.end_of_stream
         if not self._will_wait_for_body(event):
             self._asked_on_headers = True
             return self._ask(b"")
+        if self._door and (refusal := self._door(event.headers, event.tenant)):
+            return self._on_not_picked(refusal, now)
         timer = StartTimer(now + self._settings.body_timeout_s)
         if self._mode in _BUFFERED:
             return [timer, SendHeadersContinue()], State.BODY
@@ -168,7 +179,7 @@ class Conversation:
         if self._held + size > self._settings.max_body_bytes:
             return self._refuse(413, "body-too-large", "The request body is too large.")
         if not self._budget.take(size):
-            return self._refuse(429, "picker-busy", "Too many request bytes are waiting. Please try again later.")
+            return self._refuse(429, "picker-busy", "Too many request bytes are waiting. Please try again later.", 1)
         self._held += size
         self._pieces.append(event)
         return None
@@ -185,7 +196,12 @@ class Conversation:
         return [StartTimer(None), *actions], state
 
     def _ask(self, body: bytes) -> _Result:
-        return [Pick(self._headers, body, self._is_whole, self._subset)], State.PICK
+        return [Pick(self._headers, body, self._is_whole, self._subset, self._tenant)], State.PICK
+
+    def _on_not_yet(self, event: NotYet, now: float) -> _Result:
+        # Envoy 1.40 keeps no message timeout in full duplex.
+        is_timed = self._mode is not BodyMode.FULL_DUPLEX and self._settings.longest_pick_s
+        return ([SendExtension(self._settings.longest_pick_s)] if is_timed else []), State.PICK
 
     def _on_body_while_picking(self, event: RequestBody, now: float) -> _Result:
         """The first bytes of an upgraded connection, or body after its end, which Envoy 1.35 to 1.37 can repeat."""
@@ -229,11 +245,12 @@ class Conversation:
                 yield SendBodyPiece(data, is_last and pieces[-1].end_of_stream)
 
     def _on_not_picked(self, event: NotPicked, now: float) -> _Result:
-        return self._refuse(event.status, event.reason, event.message)
+        return self._refuse(event.status, event.reason, event.message, event.retry_after_s)
 
-    def _refuse(self, status: int, reason: str, message: str) -> _Result:
+    def _refuse(self, status: int, reason: str, message: str, retry_after_s: int = 0) -> _Result:
         self._drop_body()
-        return [StartTimer(None), SendRefusal(status, reason, message, self._headers), Finish()], State.ENDED
+        refusal = SendRefusal(status, reason, message, self._headers, retry_after_s)
+        return [StartTimer(None), refusal, Finish()], State.ENDED
 
     def _drop_body(self) -> list[RequestBody]:
         pieces, self._pieces = self._pieces, []
@@ -359,7 +376,7 @@ def _on(
 S, C = State, Conversation
 TRANSITIONS: Mapping[tuple[State, type[Event]], Row] = dict(
     [
-        _on(S.HEADERS, RequestHeaders, C._on_headers, S.BODY, S.PICK),
+        _on(S.HEADERS, RequestHeaders, C._on_headers, S.BODY, S.PICK, S.ENDED),
         _on(S.HEADERS, ResponseHeaders, C._on_early_response, S.RESPONSE),
         _on(S.HEADERS, Closed, C._on_closed, S.ENDED),
         _on(S.BODY, RequestBody, C._on_body, S.BODY, S.PICK, S.ENDED),
@@ -369,6 +386,7 @@ TRANSITIONS: Mapping[tuple[State, type[Event]], Row] = dict(
         _on(S.BODY, Closed, C._on_closed, S.ENDED),
         _on(S.PICK, RequestBody, C._on_body_while_picking, S.PICK, S.ENDED),
         _on(S.PICK, RequestTrailers, C._on_trailers_while_picking, S.PICK),
+        _on(S.PICK, NotYet, C._on_not_yet, S.PICK),
         _on(S.PICK, Picked, C._on_picked, S.RESPONSE),
         _on(S.PICK, NotPicked, C._on_not_picked, S.ENDED),
         _on(S.PICK, ResponseHeaders, C._on_early_response, S.RESPONSE),

@@ -10,7 +10,7 @@ import structlog
 
 from picker.extproc.actions import Pick, Send
 from picker.extproc.eager import run_eagerly
-from picker.extproc.events import DeadlinePassed, Event, NotPicked, Picked
+from picker.extproc.events import DeadlinePassed, Event, NotPicked, NotYet, Picked
 from picker.extproc.exchange import SENDS, Exchange
 from picker.extproc.wire import Unreadable, build, parse
 from picker.transport.calls import Call
@@ -87,6 +87,7 @@ class DirectStream:
             return answer
         self._picking = answer
         answer.add_done_callback(self._picked)
+        self._handle(NotYet())
         return None
 
     def _picked(self, picking: asyncio.Task[Picked | NotPicked]) -> None:

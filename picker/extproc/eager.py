@@ -21,7 +21,10 @@ def run_eagerly(coroutine: Coroutine[Any, Any, T]) -> T | asyncio.Task[T]:
     except StopIteration as done:
         result: T = done.value
         return result
-    return asyncio.get_running_loop().create_task(_rest(coroutine, waits_for), name="rest")
+    rest = asyncio.get_running_loop().create_task(_rest(coroutine, waits_for), name="rest")
+    # A task that is cancelled before it begins never comes to its coroutine, which is in the middle of something.
+    rest.add_done_callback(lambda _: coroutine.close())
+    return rest
 
 
 async def _rest(coroutine: Coroutine[Any, Any, T], waits_for: Any) -> T:

@@ -24,7 +24,8 @@ class RequestHeaders:
 
     Names are in lower case; of a repeated header the first value counts. `subset` holds the endpoints that the proxy
     allows (`envoy.lb.subset_hint`), None where it gives no hint. `body_comes_unasked`: in STREAMED mode, Envoy sends
-    the body without waiting for the answer to the headers.
+    the body without waiting for the answer to the headers. `tenant` is whose request it is by the proxy's own metadata,
+    "" where that does not say.
     """
 
     headers: Mapping[str, str] = field(repr=False)
@@ -33,6 +34,7 @@ class RequestHeaders:
     body_comes_unasked: bool = False
     response_mode: BodyMode = BodyMode.NONE
     subset: frozenset[str] | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,20 @@ class Picked:
 
 @dataclass(frozen=True, slots=True)
 class NotPicked:
-    """The other answer to a `Pick`: nobody may serve this request."""
+    """The other answer to a `Pick`: nobody may serve this request.
+
+    `retry_after_s`: when the client is told to come back, in whole seconds; 0 where it is not told.
+    """
 
     status: int
     reason: str
     message: str
+    retry_after_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The answer to a `Pick` will take a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,7 @@ Event = (
     | ResponseTrailers
     | Picked
     | NotPicked
+    | NotYet
     | DeadlinePassed
     | Closed
 )

@@ -11,9 +11,10 @@ import structlog
 
 from picker.extproc.actions import Pick, Send
 from picker.extproc.budget import ByteBudget
-from picker.extproc.conversation import Conversation, Settings
+from picker.extproc.conversation import Conversation, Door, Settings
 from picker.extproc.direct import DirectStream
-from picker.extproc.events import DeadlinePassed, Event
+from picker.extproc.eager import run_eagerly
+from picker.extproc.events import DeadlinePassed, Event, NotPicked, NotYet, Picked
 from picker.extproc.exchange import SENDS, Answers, Counts, Exchange
 from picker.extproc.wire import Unreadable, build, parse
 from picker.transport.calls import Call, Handler
@@ -30,11 +31,14 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 class ExtProcService:
     """Serves `ExternalProcessor/Process` on bytes: messages are parsed in `wire`, not by grpcio."""
 
-    def __init__(self, answers: Answers, counts: Counts, settings: Settings, budget: ByteBudget):
+    def __init__(
+        self, answers: Answers, counts: Counts, settings: Settings, budget: ByteBudget, door: Door | None = None
+    ):
         self._answers = answers
         self._counts = counts
         self._settings = settings
         self._budget = budget
+        self._door = door
         self._open: set[_Stream | DirectStream] = set()
         self._tick: asyncio.TimerHandle | None = None
 
@@ -63,7 +67,7 @@ class ExtProcService:
             self._open.discard(stream)
 
     def _exchange(self) -> Exchange:
-        return Exchange(self._answers, self._counts, Conversation(self._settings, self._budget))
+        return Exchange(self._answers, self._counts, Conversation(self._settings, self._budget, self._door))
 
     def _note(self, stream: _Stream | DirectStream) -> None:
         self._open.add(stream)
@@ -133,6 +137,25 @@ class _Stream:
                 if type(action) in SENDS:
                     await self._context.write(build(cast(Send, action)))
                 elif isinstance(action, Pick):
-                    self._events.append(await self._exchange.answers.pick(action))
+                    self._events.append(await self._pick(action))
                 else:
                     self._exchange.note(action)
+
+    async def _pick(self, wanted: Pick) -> Picked | NotPicked:
+        answer = run_eagerly(self._exchange.answers.pick(wanted))
+        if not isinstance(answer, asyncio.Task):
+            return answer
+        try:
+            for action in self._exchange.conversation.receive(NotYet(), self._now()):
+                await self._context.write(build(cast(Send, action)))
+            return await answer
+        except BaseException:
+            answer.cancel()
+            # It may have been made in this very moment; then somebody has to release it.
+            answer.add_done_callback(self._picked_too_late)
+            raise
+
+    def _picked_too_late(self, answer: asyncio.Task[Picked | NotPicked]) -> None:
+        if not answer.cancelled() and not answer.exception():
+            for action in self._exchange.conversation.receive(answer.result(), self._now()):
+                self._exchange.note(action)

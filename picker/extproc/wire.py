@@ -43,6 +43,7 @@ STRIPPED = (
 """Headers that choose hosts or speak for us: a client's copies never reach a worker."""
 _LB = "envoy.lb"
 _HINT = "envoy.lb.subset_hint"
+_OURS = "picker"
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
 _OVERWRITE = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 _MODES = {mode.value: mode for mode in BodyMode}
@@ -84,6 +85,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
         body_comes_unasked=config.send_body_without_waiting_for_header_response,
         response_mode=_MODES.get(config.response_body_mode, BodyMode.NONE),
         subset=_subset(message),
+        tenant=_tenant(message),
     )
 
 
@@ -121,6 +123,14 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
     else:
         names = value.string_value.split(",")
     return frozenset(endpoint for name in names if (endpoint := canonical(name)) is not None)
+
+
+def _tenant(message: pb.ProcessingRequest) -> str:
+    """As Envoy's own filters have found out (`metadata_options.forwarding_namespaces`): a client cannot write it."""
+    metadata = message.metadata_context.filter_metadata
+    if _OURS not in metadata or "tenant" not in metadata[_OURS].fields:
+        return ""
+    return str(metadata[_OURS].fields["tenant"].string_value)
 
 
 def _served(message: pb.ProcessingRequest) -> str:
@@ -213,6 +223,13 @@ def _with_metadata(message: pb.ProcessingResponse, endpoints: tuple[str, ...]) -
 
 
 @build.register
+def _(action: do.SendExtension) -> bytes:
+    message = pb.ProcessingResponse()
+    message.override_message_timeout.FromMilliseconds(round(action.seconds * 1000))
+    return bytes(message.SerializeToString())
+
+
+@build.register
 def _(action: do.SendBodyPiece) -> bytes:
     message = pb.ProcessingResponse()
     piece = message.request_body.response.body_mutation.streamed_response
@@ -244,12 +261,21 @@ def _(action: do.SendResponseHeadersContinue) -> bytes:
 _GRPC_STATUS = {400: 3, 404: 12, 408: 4, 413: 8, 429: 8, 503: 14}
 """HTTP to gRPC: INVALID_ARGUMENT, UNIMPLEMENTED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE."""
 _UNKNOWN = 2
-_RETRY_AFTER_S = {429: "1", 503: "5"}
 _DROPPED = {
     "picker-busy": "rejected-saturated",
     "no-workers": "rejected-no-endpoints",
     "no-worker-ready": "rejected-no-endpoints",
     "subset-has-no-worker": "rejected-no-endpoints",
+    "all-workers-full": "rejected-saturated",
+    "queue-full": "rejected-saturated",
+    "class-queue-full": "rejected-saturated",
+    "tenant-queue-full": "rejected-saturated",
+    "deadline-unreachable": "rejected-saturated",
+    "cold-session": "rejected-saturated",
+    "queue-timeout": "rejected-ttl-expired",
+    "no-worker-came": "rejected-no-endpoints",
+    "displaced": "evicted",
+    "shutting-down": "rejected-shutting-down",
 }
 """Our reasons in the words of the reference picker's header, for the reasons that it has."""
 
@@ -269,8 +295,8 @@ def _(action: do.SendRefusal) -> bytes:
     _set(immediate.headers, REASON, action.reason)
     if action.reason in _DROPPED:
         _set(immediate.headers, DROPPED, _DROPPED[action.reason])
-    if action.status in _RETRY_AFTER_S:
-        _set(immediate.headers, "retry-after", _RETRY_AFTER_S[action.status])
+    if action.retry_after_s:
+        _set(immediate.headers, "retry-after", str(action.retry_after_s))
     return bytes(message.SerializeToString())
 
 

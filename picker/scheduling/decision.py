@@ -33,6 +33,12 @@ STATUS: Mapping[Reason, int] = {
 }
 """The HTTP status that tells a client what to do: 400 and 404 are its fault, 429 and 503 pass."""
 
+RETRY_S: Mapping[Reason, int] = {
+    **{reason: 5 for reason, status in STATUS.items() if status == 503},
+    Reason.FULL: 1,
+}
+"""When a client should come back, in seconds; for the others that makes no sense."""
+
 MESSAGE: Mapping[Reason, str] = {
     Reason.NO_WORKERS: "No worker is known to the endpoint picker.",
     Reason.UNKNOWN_MODEL: "The requested model does not exist.",

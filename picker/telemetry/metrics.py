@@ -18,7 +18,7 @@ Readings = Mapping[str, tuple[str, float]]
 """Gauge name -> (help, value)."""
 
 ModelReadings = Mapping[str, tuple[str, Mapping[str, float]]]
-"""Gauge name -> (help, model -> value)."""
+"""Gauge name -> (help, model or class -> value)."""
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _ANSWER_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -40,6 +40,11 @@ class Metrics:
         misdeeds = self._counter("peer_misdeeds", "What peers of the http2 transport did that has a limit.", "reason")
         self._misdeeds = {reason: misdeeds.labels(reason.value) for reason in Reason}
         self.errors = self._counter("internal_errors", "Picks that failed by a defect of ours; Envoy chose.")
+        self.unknown_objectives = self._counter("unknown_objectives", "Requests whose objective names no class.")
+        self._waited = Histogram(
+            "picker_queue_wait_seconds", "How long requests waited that had to.", ("class",), registry=self.registry,
+            buckets=_ANSWER_SECONDS,
+        )  # fmt: skip
         self.retried = self._counter("retried_requests", "Requests that Envoy tried on more than one worker.")
         self.not_honoured = self._counter("picks_not_honoured", "First attempts served by somebody else than picked.")
         self.pick_seconds = Histogram(
@@ -91,6 +96,10 @@ class Metrics:
         """A request was refused."""
         self._requests.labels("refuse", reason).inc()
 
+    def waited(self, name: str, seconds: float) -> None:
+        """A request of this class has left the queue."""
+        self._waited.labels(name).observe(seconds)
+
     def ignored(self, event: str, state: str) -> None:
         """A message meant nothing in its state."""
         self._ignored.labels(event, state).inc()
@@ -109,7 +118,11 @@ class Metrics:
 
     def add_model_gauges(self, read: Callable[[], ModelReadings]) -> None:
         """Gauges for each model that workers serve, of which the first 100 in alphabetical order are shown."""
-        self.registry.register(_ModelGauges(read))
+        self.registry.register(_LabelledGauges(read, "model"))
+
+    def add_class_gauges(self, read: Callable[[], ModelReadings]) -> None:
+        """Gauges for each class of requests."""
+        self.registry.register(_LabelledGauges(read, "class"))
 
     def serve(self, host: str, port: int) -> Callable[[], None]:
         """Answers scrapes from a thread of its own; returns what stops it. Raises OSError if the port is taken."""
@@ -142,13 +155,14 @@ class _Gauges(Collector):
             yield GaugeMetricFamily(f"picker_{name}", text, value)
 
 
-class _ModelGauges(Collector):
-    def __init__(self, read: Callable[[], ModelReadings]):
+class _LabelledGauges(Collector):
+    def __init__(self, read: Callable[[], ModelReadings], label: str):
         self._read = read
+        self._label = label
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         for name, (text, values) in self._read().items():
-            family = GaugeMetricFamily(f"picker_{name}", text, labels=["model"])
-            for model in sorted(values)[:_MOST_MODELS]:
-                family.add_metric([model], values[model])
+            family = GaugeMetricFamily(f"picker_{name}", text, labels=[self._label])
+            for value in sorted(values)[:_MOST_MODELS]:
+                family.add_metric([value], values[value])
             yield family

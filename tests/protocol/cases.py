@@ -10,6 +10,7 @@ from picker.extproc.actions import (
     SendBodyContinue,
     SendBodyPick,
     SendBodyPiece,
+    SendExtension,
     SendHeadersContinue,
     SendHeadersPick,
     SendRefusal,
@@ -26,6 +27,7 @@ from picker.extproc.events import (
     DeadlinePassed,
     Event,
     NotPicked,
+    NotYet,
     Picked,
     RequestBody,
     RequestHeaders,
@@ -153,6 +155,24 @@ CASES: dict[str, Script] = {
             StartTimer(None), SendRefusal(503, "no-workers", "None."), Finish(),
         ]),
         (0.2, Closed(), [Ignored(Closed, "ENDED")]),
+    ],
+    "a pick that takes a while asks Envoy for as long, where Envoy has a timeout": [
+        (0.0, RequestHeaders(POST), [StartTimer(30.0), SendHeadersContinue()]),
+        (0.1, RequestBody(b"{}"), [StartTimer(None), Pick(POST, b"{}")]),
+        (0.1, NotYet(), [SendExtension(35.0)]),
+        (9.0, Picked(TWO, "p"), [StartTimer(3609.0), SendBodyPick(TWO)]),
+        (9.1, Closed(), [StartTimer(None), Release("p")]),
+    ],
+    "in full duplex it has none": [
+        (0.0, RequestHeaders(POST, request_mode=FULL), [StartTimer(30.0)]),
+        (0.1, RequestBody(b"{}"), [StartTimer(None), Pick(POST, b"{}")]),
+        (0.1, NotYet(), []),
+        (9.0, NotPicked(429, "queue-timeout", "Later.", 7), [
+            StartTimer(None), SendRefusal(429, "queue-timeout", "Later.", retry_after_s=7), Finish(),
+        ]),
+    ],
+    "the tenant that the proxy names goes with the request": [
+        (0.0, RequestHeaders(GET, True, tenant="gold"), [Pick(GET, b"", tenant="gold")]),
     ],
     "a pick that comes after the client has left is released at once": [
         (0.0, RequestHeaders(GET, True), [Pick(GET, b"")]),

@@ -8,7 +8,7 @@ from picker.extproc.conversation import TRANSITIONS, Conversation, Settings, Sta
 from picker.extproc.events import Picked, RequestBody, RequestHeaders, ResponseHeaders
 from tests.protocol.cases import CASES, POST, TWO, Script
 
-SETTINGS = Settings(body_timeout_s=30.0, max_body_bytes=1 << 20)
+SETTINGS = Settings(body_timeout_s=30.0, max_body_bytes=1 << 20, longest_pick_s=35.0)
 
 
 @pytest.mark.parametrize("script", CASES.values(), ids=CASES.keys())
@@ -42,7 +42,7 @@ def test_bodies_that_wait_are_bounded_over_all_conversations() -> None:
     first.receive(RequestBody(bytes(8), end_of_stream=False), 0.0)
     actions = second.receive(RequestBody(bytes(8), end_of_stream=False), 0.0)
     assert [a for a in actions if isinstance(a, SendRefusal)] == [
-        SendRefusal(429, "picker-busy", "Too many request bytes are waiting. Please try again later.")
+        SendRefusal(429, "picker-busy", "Too many request bytes are waiting. Please try again later.", retry_after_s=1)
     ]
     assert budget.taken == 8
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from random import Random
 
+import numpy as np
 import pytest
 
 from picker.admission.control import Admission, Admitted, Verdict
@@ -28,7 +29,8 @@ from picker.scheduling.request import SchedulingRequest
 from tests.unit.fleets import Load, endpoint, fleet, slot_at
 
 MODEL = WorkerModel()
-COLD_S = 0.3
+TOKENS = 8000
+COLD_S = MODEL.prefill_s(TOKENS, np.zeros(1, np.int64))[0]
 
 
 class Desk:
@@ -310,28 +312,28 @@ class TestPace:
 
 class TestRules:
     def test_clients_may_shorten_their_wait_and_not_lengthen_it(self) -> None:
-        rules = Rules(AdmissionSettings(), 0)
+        rules = Rules(AdmissionSettings(), 0, MODEL)
         rank = rules.default_rank
-        assert rules.deadlines(rank, Terms(), COLD_S, 100.0).leave_at == 130.0
-        assert rules.deadlines(rank, Terms(timeout_s=5.0), COLD_S, 100.0).leave_at == 105.0
-        assert rules.deadlines(rank, Terms(timeout_s=500.0), COLD_S, 100.0).leave_at == 130.0
+        assert rules.deadlines(rank, Terms(), TOKENS, 100.0).leave_at == 130.0
+        assert rules.deadlines(rank, Terms(timeout_s=5.0), TOKENS, 100.0).leave_at == 105.0
+        assert rules.deadlines(rank, Terms(timeout_s=500.0), TOKENS, 100.0).leave_at == 130.0
 
     def test_an_objective_grows_with_the_prompt_and_is_never_shorter_than_its_own_prefill(self) -> None:
         settings = AdmissionSettings(classes=(ClassSettings(name="default", ttft_s=2.0, ttft_prefills=1.5),))
-        due = Rules(settings, 0).deadlines
-        assert due(0, Terms(), COLD_S, 0.0).first_token_by == pytest.approx(2.45)
-        assert due(0, Terms(ttft_s=1.0), COLD_S, 0.0).first_token_by == 1.0
-        assert due(0, Terms(ttft_s=9.0), COLD_S, 0.0).first_token_by == pytest.approx(2.45)
-        assert due(0, Terms(ttft_s=0.001), COLD_S, 0.0).first_token_by == COLD_S
-        assert Rules(AdmissionSettings(), 0).deadlines(0, Terms(), COLD_S, 0.0).first_token_by == NEVER
+        due = Rules(settings, 0, MODEL).deadlines
+        assert due(0, Terms(), TOKENS, 0.0).first_token_by == pytest.approx(2 + 1.5 * COLD_S)
+        assert due(0, Terms(ttft_s=1.0), TOKENS, 0.0).first_token_by == 1.0
+        assert due(0, Terms(ttft_s=9.0), TOKENS, 0.0).first_token_by == pytest.approx(2 + 1.5 * COLD_S)
+        assert due(0, Terms(ttft_s=0.001), TOKENS, 0.0).first_token_by == pytest.approx(COLD_S)
+        assert Rules(AdmissionSettings(), 0, MODEL).deadlines(0, Terms(), TOKENS, 0.0).first_token_by == NEVER
 
     def test_tenants_that_are_named_have_their_place_and_all_others_share_one(self) -> None:
-        rules = Rules(AdmissionSettings(tenants={"gold": 3.0}), 7)
+        rules = Rules(AdmissionSettings(tenants={"gold": 3.0}), 7, MODEL)
         assert rules.tenant("gold") == "gold"
         assert {rules.tenant(f"id {number}") for number in range(100)} == {STRANGERS}
 
     def test_where_none_is_named_each_has_a_bucket_that_nobody_can_foresee(self) -> None:
-        one, other = Rules(AdmissionSettings(), 7), Rules(AdmissionSettings(), 8)
+        one, other = Rules(AdmissionSettings(), 7, MODEL), Rules(AdmissionSettings(), 8, MODEL)
         names = [f"id {number}" for number in range(500)]
         assert len({one.tenant(name) for name in names}) > 350
         assert [one.tenant(name) for name in names] != [other.tenant(name) for name in names]

@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 
-from picker.admission.control import Admission, Admitted, Verdict
+from picker.admission.control import Admission, Admitted, Failed, Verdict
 from picker.admission.entry import Entry
 from picker.admission.refusals import Turned
 from picker.admission.settings import AdmissionSettings
@@ -28,7 +28,6 @@ MODEL = "model"
 SWEEP_S = 0.25
 """As in `picker.server`."""
 _EVERYTHING = 1 << 62
-_NOTHING_CACHED = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class Gateway:
     ):
         self.view = View(capacity=workers)
         self.admission = Admission(admission, self.view, model, self._decide, rng.random) if admission else None
-        self._rules = Rules(admission or AdmissionSettings(), 0)
+        self._rules = Rules(admission or AdmissionSettings(), 0, model)
         self._policy = policy
         self._model = model
         self._rng = rng
@@ -170,8 +169,7 @@ class Gateway:
     def _entry(self, request: SchedulingRequest, ask: Ask, now: float) -> Entry:
         rank = self._rules.rank(ask.kind)
         rank = self._rules.default_rank if rank is None else rank
-        cold_s = float(self._model.prefill_s(ask.prompt_tokens, _NOTHING_CACHED)[0])
-        due = self._rules.deadlines(rank, Terms(), cold_s, now)
+        due = self._rules.deadlines(rank, Terms(), ask.prompt_tokens, now)
         return Entry(
             request, rank, request.model, self._rules.tenant(ask.tenant), 4 * ask.prompt_tokens, now,
             due.leave_at, due.workers_by, due.first_token_by, ask, request.prompt_tokens,
@@ -181,6 +179,8 @@ class Gateway:
         return decide(request, self.view, self._policy, self._model, now, self._rng), None
 
     def _outcome(self, request: SchedulingRequest, verdict: Verdict, now: float) -> Placed | Away:
+        if isinstance(verdict, Failed):
+            raise verdict.error
         if not isinstance(verdict, Admitted):
             return Away(verdict.retry_after_s if isinstance(verdict, Turned) else 0)
         decision, tokens = verdict.decision, request.prompt_tokens
