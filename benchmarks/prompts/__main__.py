@@ -24,7 +24,7 @@ from picker.simulation.words import DEMO_TOKENIZER
 SIZES = (1_000, 8_000, 32_000, 128_000)
 _REPEATS = 9
 _WIDTH = 110
-_COLUMNS = ("wall ms", "CPU ms", "x plain", "longest stall ms", "idle stall ms", "peak MB")
+_COLUMNS = ("wall ms", "CPU ms", "x plain", "longest stall ms", "idle stall ms", "held ms", "peak MB")
 
 
 def main(
@@ -79,6 +79,7 @@ def _cells(row: Measurement, plain_cpu_ms: float) -> tuple[str, ...]:
         f"{row.cpu_ms / plain_cpu_ms:.3f}",
         f"{row.stall_ms:.1f} (worst {row.worst_stall_ms:.1f})",
         f"{row.idle_stall_ms:.1f}",
+        f"{row.held_ms:.1f}",
         f"{row.peak_mb:.0f}",
     )
 
