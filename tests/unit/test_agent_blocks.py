@@ -370,6 +370,25 @@ def test_what_is_published_through_vllms_evictions_is_what_it_still_holds() -> N
     assert counters.orphaned == counters.unknown_removed == 0
 
 
+def test_copies_are_counted_as_vllm_has_them_and_a_full_report_makes_none() -> None:
+    table = BlockTable(MODEL)
+    for scenario, events in captured("vllm_main.jsonl").items():
+        if scenario.startswith("17"):
+            break
+        for event in events:
+            table.begin_step()
+            table.apply(event)
+    events = captured("vllm_main.jsonl")
+    (repeated,) = events["06_exact_multiple_96tok_repeat(last block recomputed?)"]
+    reported = events["11_full_report_mode"][0]
+    assert isinstance(repeated, Stored) and isinstance(reported, Stored)
+    held = len(table.published)
+    assert table.apply(Removed(repeated.hashes)) == Delta(), "the prompt's last block was computed twice"
+    assert table.published and len(table.published) == held
+    gone = table.apply(Removed(reported.hashes[::-1])).removed
+    assert len(table.published) == held - len(gone) < held, "one removal takes what was reported again"
+
+
 def test_adapters_and_salts_that_vllm_announced_do_not_collide_with_the_base() -> None:
     table = BlockTable(MODEL)
     (base, sql, other, salted) = [event for events in captured("vllm_lora.jsonl").values() for event in events]
