@@ -31,15 +31,14 @@ class TokenizerOffers:
     async def offer(self, root: str) -> str:
         """The digest under which they are offered, "" where there are none. Raises `connection.FAILURES`."""
         folder = await asyncio.to_thread(self._locate, root)
-        if folder is None or folder in self._refused:
+        if folder is None:
             return ""
         # One at a time: they are large, and most workers have the same.
         async with self._lock:
             try:
                 return await self._offered(folder)
             except (BadTokenizer, OSError) as error:
-                self._refused.add(folder)
-                _log.warning("tokenizer_not_offered", folder=str(folder), reason=str(error))
+                self._refuse(folder, error)
                 return ""
 
     async def _offered(self, folder: Path) -> str:
@@ -52,6 +51,11 @@ class TokenizerOffers:
         self._digests = {each: value for each, value in self._digests.items() if each[0] != folder} | {key: digest}
         _log.info("tokenizer_offered", folder=str(folder), digest=digest, bytes=len(packed))
         return digest
+
+    def _refuse(self, folder: Path, error: Exception) -> None:
+        if folder not in self._refused:
+            self._refused.add(folder)
+            _log.warning("tokenizer_not_offered", folder=str(folder), reason=str(error))
 
     def _locate(self, root: str) -> Path | None:
         found = Path(root) if root.startswith("/") else model_files.in_cache(self._cache, root)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
 import picker
 from picker.agent.config import tokenizer_cache
@@ -88,6 +89,18 @@ class TestOffers:
         assert await offers.offer("org/tiny") == DIGEST
         for root in ("", "org/other", "../tiny", "/nowhere", str(tmp_path)):
             assert await offers.offer(root) == ""
+        await self.redis.aclose()
+
+    async def test_a_folder_that_is_no_good_is_told_once_and_tried_again(
+        self, store: TokenizerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        offers = TokenizerOffers(store, tmp_path)
+        with capture_logs() as logs, monkeypatch.context() as smaller:
+            smaller.setattr(model_files, "MOST_BYTES", 10)
+            for _ in range(3):
+                assert await offers.offer(str(TINY)) == ""
+        assert [line["event"] for line in logs] == ["tokenizer_not_offered"]
+        assert await offers.offer(str(TINY)) == DIGEST
         await self.redis.aclose()
 
     async def test_a_value_of_another_type_is_no_tokenizer(self, store: TokenizerStore) -> None:

@@ -59,6 +59,24 @@ async def test_the_predicted_hit_is_what_the_worker_finds_cached(stack: Stack, c
     assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] - predicted < 64
 
 
+async def test_what_engines_count_is_held_against_what_was_predicted(stack: Stack, client: httpx.AsyncClient) -> None:
+    names = [
+        f'picker_{name}{{model="{MODEL}"}}'
+        for name in ("predicted_hit_share", "engine_hit_share", "expected_output_tokens", "prediction_wrong")
+    ]
+    conversation = Conversation("counted")
+
+    async def is_known() -> bool:
+        await conversation.turn(client)
+        return set(names) <= (await stack.metrics()).keys()
+
+    await until(is_known)
+    predicted, counted, length, is_wrong = [(await stack.metrics())[name] for name in names]
+    assert 0 < predicted <= 1 and 0 < counted <= 1
+    assert 1 <= length < 256, "the answers of this test are short"
+    assert is_wrong == 0
+
+
 async def test_a_streamed_answer_arrives_whole(client: httpx.AsyncClient) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "stream": True}
     response = await client.post("/v1/chat/completions", json=body)
