@@ -14,9 +14,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from redis.crc import key_slot
+from structlog.testing import capture_logs
 
+from picker.agent.publisher import PublisherSettings
+from picker.fleet.feed_settings import FeedSettings
+from picker.fleet.sharing import Sharing
 from picker.redisview.keys import Keys
+from picker.redisview.records import KvEvent, KvOp
 from picker.redisview.settings import RedisConfig
+from picker.redisview.writer import WriterSettings
 from tests.integration import redis_servers
 from tests.integration.redis_servers import BINARIES, HOST, Server, Where, plain, running
 from tests.integration.test_redis_view import Agent, Picker, Pool, until
@@ -199,3 +205,66 @@ async def test_the_view_goes_through_a_socket(tmp_path: Path) -> None:
     server = plain(BINARIES[0], tmp_path / "s", f"unixsocket {tmp_path}/s.sock")
     async with running(server), pool_at(f"unix://{tmp_path}/s.sock") as pool:
         await mirrored(pool)
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "redis.md"
+ACL_LINES = {line.split()[2]: line.split()[3:] for line in DOCS.read_text().splitlines() if line.startswith("ACL SET")}
+
+
+@each_server
+async def test_the_rights_that_the_docs_list_are_enough_and_none_is_too_many(binary: Path, tmp_path: Path) -> None:
+    server = plain(binary, tmp_path / "server")
+    async with running(server), Pool(Where(server.url), "default") as pool:  # type: ignore[arg-type]
+        for user, rules in ACL_LINES.items():
+            await server.ask("ACL", "SETUSER", user, *(rule.replace("PASSWORD", user) for rule in rules))
+        pool.server.url = server.url.replace("//", "//picker-agent:picker-agent@")  # type: ignore[misc]
+        agent = await pool.agent(publisher_settings=SHORT_LEASE)
+        pool.server.url = server.url.replace("//", "//picker:picker@")  # type: ignore[misc]
+        picker = await pool.picker(FeedSettings(poll_s=0.02, retire_after_s=0.6, missing_grace_s=0.2, page_fields=1))
+        shares = Sharing(picker.client, pool.keys, picker.view, picker.feed.synced, picker.feed.watch)
+        sharing = asyncio.ensure_future(shares.run())
+        agent.store(range(1, 500))
+        await until(lambda: picker.mirrors(agent) and shares.statistics().is_seated)
+        slot = picker.slot(agent)
+        assert slot is not None
+        picker.view.place(slot, [1, 2, 3], False, 1.0, 192, 0.0)
+        # A littered load HASH, a gap, an end: each has commands of its own.
+        await server.ask("HSET", pool.keys.load, "a", "b", "c", "d", "e", "f")
+        stray = KvEvent(agent.record.epoch, agent.publisher.statistics().seq + 5, KvOp.STORE, (99_999,))
+        await server.ask("XADD", pool.keys.events, "*", "e", stray.pack())
+        agent.store(range(1000, 1100))
+        await until(lambda: picker.mirrors(agent))
+        await pool.stop(agent)
+        await server.ask("DEL", pool.keys.worker(agent.record.worker))
+        await redis_servers.until(lambda: _lacks(server, pool.keys.load, agent.record.worker))
+        sharing.cancel()
+        assert shares.statistics().refused == 0
+        log = await server.ask("ACL", "LOG")
+        denied = [str(entry) for entry in log if "client|setinfo" not in str(entry)]
+        assert denied == []
+        stats = await server.ask("INFO", "commandstats")
+        granted = {rule[1:] for rules in ACL_LINES.values() for rule in rules if rule.startswith("+")}
+        # The database is 0 here, and no connection is idle for long enough.
+        assert {name for name in granted if f"cmdstat_{name}" not in stats} <= {"select", "ping"}
+
+
+SHORT_LEASE = PublisherSettings(
+    coalesce_s=0.002, load_interval_s=0.02, heartbeat_s=0.1, writer=WriterSettings(lease_s=0.3)
+)
+
+
+async def _lacks(server: Server, key: str, field: str) -> bool:
+    return not await server.ask("HEXISTS", key, field)
+
+
+async def test_a_user_without_rights_is_told_what_it_lacks(tmp_path: Path) -> None:
+    server = plain(BINARIES[0], tmp_path / "server")
+    async with running(server):
+        await server.ask("ACL", "SETUSER", "weak", "on", ">weak", "~*", "-@all", "+ping")
+        with capture_logs() as logs:
+            async with pool_at(server.url.replace("//", "//weak:weak@")) as pool:
+                picker = await pool.picker()
+                await until(lambda: any(log["event"] == "redis_down" for log in logs))
+                assert not picker.feed.connected
+        down = next(log for log in logs if log["event"] == "redis_down")
+        assert "docs/redis.md" in down["advice"]
