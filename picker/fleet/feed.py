@@ -35,6 +35,8 @@ from picker.redisview.records import Foreign
 
 _log = structlog.get_logger()
 _DEFAULTS = FeedSettings()
+_TAKEN_AT_ONCE = 32
+"""Workers, in about 2 ms; then other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +168,10 @@ class Feed:
             self._mirror.heed_hash(loads.hash_id)
         members.note(loads.packed, now, loads.cursor == 0)
         for batch in batches(members.unregistered(now), self._settings.registration_batch):
-            for member, registration in await self._look_up(batch):
-                members.take(member, registration, now)
+            for part in batches(list(await self._look_up(batch)), _TAKEN_AT_ONCE):
+                for member, registration in part:
+                    members.take(member, registration, now)
+                await asyncio.sleep(0)
         members.update_view(now)
         # A mirror that is far behind the whole stream is behind with each worker; reloading would put it back further.
         self._mirror.audit(members.fenced(True), now, None if self._tail.is_caught_up else float("inf"))

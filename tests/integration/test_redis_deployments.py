@@ -234,6 +234,11 @@ async def test_the_rights_that_the_docs_list_are_enough_and_none_is_too_many(bin
         await server.ask("XADD", pool.keys.events, "*", "e", stray.pack())
         agent.store(range(1000, 1100))
         await until(lambda: picker.mirrors(agent))
+        # What came after the last snapshot is read by a picker that comes late.
+        agent.store(range(2000, 2100))
+        await until(lambda: picker.mirrors(agent))
+        late = await pool.picker()
+        await until(lambda: late.mirrors(agent))
         await pool.stop(agent)
         await server.ask("DEL", pool.keys.worker(agent.record.worker))
         await redis_servers.until(lambda: _lacks(server, pool.keys.load, agent.record.worker))
