@@ -121,6 +121,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     health: host:port for gRPC health alone, in plain text, where probes use a port of its own; none by default.
     tls: for `listen`; plain text by default.
     metrics: host:port for Prometheus.
+    metrics_workers: workers that have series of their own.
+    metrics_compatible: also expose what we know under the names of the reference picker (llm_d_epp_..., inference_...).
     redis, pool: where agents publish, and under which name. A URL, or one with passwords and certificates in files.
     transport: what carries gRPC on `listen` and `health`: grpcio, or http2, our own. Envoy sees no difference.
     http2: what the http2 transport lets a peer do.
@@ -165,6 +167,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     health: str | None = None
     tls: Tls | None = None
     metrics: str = "127.0.0.1:9090"
+    metrics_workers: Annotated[int, msgspec.Meta(ge=0)] = 1000
+    metrics_compatible: bool = False
     redis: str | RedisConfig = "redis://127.0.0.1:6379"
     pool: str = "default"
     transport: Literal["grpcio", "http2"] = "http2"

@@ -13,20 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from uuid import uuid4
 
 import msgspec
 import structlog
 
-from picker.config import Config, Limits, Tls, host_and_port, redacted
+from picker.config import Config, Limits, Tls, host_and_port
 from picker.config_source import ConfigSource
-from picker.cordons import Cordons
-from picker.debug.fleet import State
 from picker.debug.health import Health, add_reflection
-from picker.debug.port import DebugPort
-from picker.debug.service import DebugService, Parts
-from picker.events.recorder import Recorder
-from picker.events.sink import Sink
 from picker.extproc import access_log, eds, service
 from picker.extproc.access_log import AccessLog, Outcome
 from picker.extproc.budget import ByteBudget
@@ -37,23 +30,18 @@ from picker.fleet.breakers import Breakers
 from picker.fleet.feed import Feed
 from picker.fleet.sharing import Sharing
 from picker.fleet.view import CAPACITY, View
-from picker.observing import Observer, named_in
+from picker.insight import Asks, Insight
 from picker.offered_tokenizers import OfferedTokenizers
 from picker.picking import Picker
 from picker.ports import Port, port
 from picker.prompts.reader import PromptReader
 from picker.prompts.tokenizer import ModelTokenizer
 from picker.redisview.connection import connect
-from picker.redisview.cordons import CordonRecords
-from picker.redisview.decisions import DecisionStream
 from picker.redisview.keys import Keys
 from picker.redisview.tokenizers import TokenizerStore
 from picker.reload import Reload
-from picker.replaying import deciding
-from picker.telemetry.log import set_level
 from picker.telemetry.metrics import Metrics, ModelReadings, Readings
 from picker.threads import SWITCH_INTERVAL_S
-from picker.tls import credentials
 from picker.truth import TruthCheck
 
 log = structlog.get_logger()
@@ -102,12 +90,8 @@ class Server:
         self._sharing = Sharing(redis, keys, self._view, self._feed.synced, self._feed.watch)
         self._reader = prompt_reader(tokenizers, config.limits)
         self._offered = OfferedTokenizers(config, self._view, self._reader, TokenizerStore(redis, keys))
-        self._recorder = Recorder(config.events, uuid4().hex[:8], named_in(config.profiles))
-        self._observer = Observer(self._recorder, self._view, config.events.replayable)
-        stream = DecisionStream(redis, keys, config.events.stream_length) if config.events.stream_length else None
-        append = stream.append if stream else None
-        writes = config.events.file or stream
-        self._sink = Sink(config.events, self._recorder, deciding(config), append) if writes else None
+        self._insight = Insight(config, self._view, self._metrics, redis, keys)
+        self._observer = self._insight.observer
         self._picker = Picker(config, self._view, self._reader, self._metrics, self._is_blind, self._observer)
         self._budget = ByteBudget(config.limits.max_held_bytes)
         settings = Settings(
@@ -121,7 +105,6 @@ class Server:
         self._health = Health()
         self._truth = TruthCheck(self._view, self._health, config.prediction)
         self._metrics.add_model_gauges(lambda: self._truth.readings)
-        self._cordons = Cordons(CordonRecords(redis, keys), self._view)
         self._waiting: ModelReadings = {}
         self._metrics.add_class_gauges(lambda: self._waiting)
         self._stopping = asyncio.Event()
@@ -133,7 +116,8 @@ class Server:
             exits.callback(self._serve_metrics())
             if self._config.health:
                 await self._start(exits, self._port(self._config.health, None), "health")
-            await self._start_debug(exits)
+            asks = Asks(self._picker, self._degraded, lambda: self._ext_proc.streams)
+            await self._insight.open(exits, asks)
             main = self._main_port()
             await self._start(exits, main, "listen")
             log.info("serving", listen=self._config.listen, metrics=self._config.metrics, pool=self._config.pool)
@@ -152,30 +136,6 @@ class Server:
         except OSError:
             raise OSError(_cannot_listen(setting, getattr(self._config, setting))) from None
 
-    async def _start_debug(self, exits: contextlib.AsyncExitStack) -> None:
-        settings = self._config.debug
-        if not settings.listen:
-            return
-        tls = Tls(cert=settings.cert, key=settings.key, client_ca=settings.client_ca) if settings.cert else None
-        port = DebugPort(settings, DebugService(self._debug_parts()), credentials(tls) if tls else None)
-        exits.push_async_callback(port.stop)
-        try:
-            await port.start()
-        except OSError:
-            # Requests do not need it.
-            log.error("no_debug_port", reason=_cannot_listen("debug.listen", settings.listen))
-
-    def _debug_parts(self) -> Parts:
-        state = State(
-            self._config.pool,
-            self._recorder.process,
-            self._metrics.verdicts,
-            self._degraded,
-            lambda: self._ext_proc.streams,
-        )
-        parts = self._view, self._recorder, self._picker, self._cordons
-        return Parts(*parts, state, lambda: redacted(self._config), set_level)
-
     def _serve_metrics(self) -> Callable[[], None]:
         try:
             return self._metrics.serve(*host_and_port(self._config.metrics))
@@ -187,15 +147,13 @@ class Server:
             background = [
                 tasks.create_task(self._feed.run(), name="feed"),
                 tasks.create_task(self._sharing.run(), name="sharing"),
-                tasks.create_task(self._cordons.run(), name="cordons"),
+                tasks.create_task(self._insight.run(), name="insight"),
                 tasks.create_task(self._sweep(), name="sweep"),
                 tasks.create_task(self._become_ready(), name="become-ready"),
                 tasks.create_task(self._truth.run(), name="truth-check"),
                 tasks.create_task(Reload(self._source, self._config, self._reconfigure).run(), name="reload"),
                 tasks.create_task(self._offered.run(), name="offered-tokenizers"),
             ]
-            if self._sink:
-                background.append(tasks.create_task(self._sink.run(), name="decisions"))
             await self._stopping.wait()
             await self._drain(main)
             for task in background:
@@ -204,8 +162,7 @@ class Server:
     def _reconfigure(self, config: Config) -> None:
         self._config = config
         self._picker.configure(config)
-        if self._sink:
-            self._sink.configure(deciding(config))
+        self._insight.configure(config)
 
     def _port(self, address: str, tls: Tls | None) -> Port:
         return port(self._config, address, tls, self._budget, self._metrics.misbehaved)
@@ -234,7 +191,10 @@ class Server:
             # Scrapes are answered by another thread, which must not read what this one changes.
             self._gauges = self._readings()
             self._waiting = self._picker.admitting.by_class()
+            self._insight.look(self._degraded(), time.monotonic())
+            due = time.monotonic() + _SWEEP_EVERY_S
             await asyncio.sleep(_SWEEP_EVERY_S)
+            self._metrics.loop_lag_seconds.observe(max(0.0, time.monotonic() - due))
 
     async def _drain(self, main: Port) -> None:
         log.info("draining", streams=self._ext_proc.streams, at_most_s=self._config.drain_s)
@@ -287,7 +247,7 @@ class Server:
         view, feed, sharing = self._view, self._feed.statistics(), self._sharing.statistics()
         others = int(view.inflight.others.requests.sum())
         return {
-            "decisions_dropped": ("Decisions that could not be written.", self._sink.dropped if self._sink else 0),
+            "decisions_dropped_total": ("Decisions that could not be written.", self._insight.dropped),
             "workers": ("Workers known.", len(list(view.slots()))),
             "workers_ready": ("Workers that may be picked.", len(view.usable_endpoints())),
             "workers_silent": ("Workers whose agent is not heard.", int((view.known & ~view.fresh()).sum())),
@@ -299,13 +259,13 @@ class Server:
             "redis_connected": ("1 while Redis answers.", float(feed.connected)),
             "dirty_slots": ("Workers whose prefixes do not count at the moment.", feed.dirty),
             "view_lag_events": ("Events that agents have counted and the mirror lacks.", feed.lag_events),
-            "view_reloads": ("Snapshots read because events were missing.", feed.reloads),
-            "foreign_records": ("Undecodable data met in Redis.", feed.foreign + sharing.foreign),
+            "view_reloads_total": ("Snapshots read because events were missing.", feed.reloads),
+            "foreign_records_total": ("Undecodable data met in Redis.", feed.foreign + sharing.foreign),
             "peers": ("Other pickers whose requests in flight are seen.", sharing.pickers),
             "peers_inflight_requests": ("Of them, requests placed and not ended.", others),
-            "sharing_refused": ("Writes for other pickers that Redis did not take.", sharing.refused),
-            "sharing_lost": ("Placed prompts of which other pickers were not told in time.", sharing.lost),
             **self._picker.admitting.readings(),
+            "sharing_refused_total": ("Writes for other pickers that Redis did not take.", sharing.refused),
+            "sharing_lost_total": ("Placed prompts of which other pickers were not told in time.", sharing.lost),
             **memo_readings(self._reader),
         }
 
@@ -327,11 +287,11 @@ def memo_readings(reader: PromptReader) -> Readings:
     chains, tokens = reader.statistics()
     return {
         "memo_bytes": ("Memory of prompts that were read.", chains.bytes + tokens.bytes),
-        "memo_evictions": ("Segments forgotten for want of room.", chains.evictions + tokens.evictions),
-        "memo_chain_hits": ("Segments whose chain was known.", chains.hits),
-        "memo_chain_misses": ("Prompts whose chain was not known to the end.", chains.misses),
-        "memo_tokens_hits": ("Of other segments, those whose tokens were known.", tokens.hits),
-        "memo_tokens_misses": ("Segments that were tokenised.", tokens.misses),
+        "memo_evictions_total": ("Segments forgotten for want of room.", chains.evictions + tokens.evictions),
+        "memo_chain_hits_total": ("Segments whose chain was known.", chains.hits),
+        "memo_chain_misses_total": ("Prompts whose chain was not known to the end.", chains.misses),
+        "memo_tokens_hits_total": ("Of other segments, those whose tokens were known.", tokens.hits),
+        "memo_tokens_misses_total": ("Segments that were tokenised.", tokens.misses),
     }
 
 

@@ -47,7 +47,7 @@ def worker(view: View, slot: int, books: Outstanding, now: float) -> pb.Worker:
     message.is_cordoned = bool(view.cordoned[slot])
     message.is_fresh = bool(view.fresh()[slot])
     message.is_breaker_open = passing is not None and not passing[slot]
-    message.beat_age_s = round(view.beat_age_s(slot), 3)
+    message.beat_age_s = round(float(view.beat_ages_s()[slot]), 3)
     message.running = int(view.running[slot])
     message.waiting = int(view.waiting[slot])
     message.waiting_tokens = int(view.waiting_tokens[slot])

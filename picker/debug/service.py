@@ -74,15 +74,15 @@ class DebugService(debug_pb2_grpc.DebugServicer):
         self._parts = parts
 
     async def GetFleet(self, request: pb.GetFleetRequest, context: Context) -> pb.Fleet:  # noqa: D102
-        return self._fleet()
+        return self.fleet()
 
     async def WatchFleet(self, request: pb.WatchFleetRequest, context: Context) -> AsyncIterator[pb.Fleet]:  # noqa: D102
         while True:
-            yield self._fleet()
+            yield self.fleet()
             await asyncio.sleep(max(_LEAST_EVERY_S, request.every_s or 1.0))
 
     async def Explain(self, request: pb.ExplainRequest, context: Context) -> pb.ExplainResponse:  # noqa: D102
-        found = self._parts.recorder.ring.find(request.id)
+        found = self.find(request.id)
         if not found:
             kept = len(self._parts.recorder.ring)
             await context.abort(
@@ -90,7 +90,7 @@ class DebugService(debug_pb2_grpc.DebugServicer):
                 f"none of the last {kept} decisions of this picker has this id; other pickers of the pool have others, "
                 "and events.ring says how many are kept",
             )
-        return pb.ExplainResponse(decisions=[message(each.record()) for each in found])
+        return pb.ExplainResponse(decisions=found)
 
     async def WhatIf(self, request: pb.WhatIfRequest, context: Context) -> pb.Decision:  # noqa: D102
         question = Question(
@@ -127,8 +127,8 @@ class DebugService(debug_pb2_grpc.DebugServicer):
 
     async def Tail(self, request: pb.TailRequest, context: Context) -> AsyncIterator[pb.Decision]:  # noqa: D102
         recorder = self._parts.recorder
-        for decided in _last(recorder, request):
-            yield message(decided.record())
+        for decision in self.last(request):
+            yield decision
         if request.past_only:
             return
         heard: deque[Decided] = deque(maxlen=_TAIL_QUEUE)
@@ -180,8 +180,23 @@ class DebugService(debug_pb2_grpc.DebugServicer):
         self._parts.set_log_level(request.level)
         return request
 
-    def _fleet(self) -> pb.Fleet:
+    def fleet(self) -> pb.Fleet:
+        """All workers, and how this picker is, now."""
         return fleet(self._parts.view, self._parts.state, time.monotonic(), time.time())
+
+    def find(self, name: str) -> list[pb.Decision]:
+        """The decisions with this id or request id, oldest first."""
+        return [message(each.record()) for each in self._parts.recorder.ring.find(name)]
+
+    def last(self, request: pb.TailRequest) -> list[pb.Decision]:
+        """The last ones that pass, oldest first."""
+        found: list[pb.Decision] = []
+        for decided in self._parts.recorder.ring.newest():
+            if len(found) >= min(request.last, _MOST_TAILED):
+                break
+            if _passes(record := decided.record(), request):
+                found.append(message(record))
+        return found[::-1]
 
     async def _known(self, worker: str, context: Context) -> str:
         """The name of a worker that is named, or whose endpoint is."""
@@ -248,16 +263,6 @@ def _wanted(request: pb.Request, subset: frozenset[str] | None) -> Pick:
     headers = {name.lower(): value for name, value in request.headers.items() if name.lower() not in _NOT_COPIED}
     path = {":method": "POST", ":path": request.path or "/v1/chat/completions", "content-type": "application/json"}
     return Pick({**headers, **path}, request.body.encode(), True, subset)
-
-
-def _last(recorder: Recorder, request: pb.TailRequest) -> list[Decided]:
-    found: list[Decided] = []
-    for decided in recorder.ring.newest():
-        if len(found) >= min(request.last, _MOST_TAILED):
-            break
-        if _passes(decided.record(), request):
-            found.append(decided)
-    return found[::-1]
 
 
 def _passes(record: Record, wanted: pb.TailRequest) -> bool:

@@ -63,6 +63,7 @@ NOTHING = Asked(Terms(), Dialect.UNKNOWN, False, "")
 class Decided:
     """One decision and, as it comes to be known, its outcome. `at` is Unix time, the other times are monotonic.
 
+    `chosen` is the worker that it was placed on, `model_label` what metrics call its model.
     `seen` is what it saw of the fleet, where that is recorded. `about` and `decision` are None where a request was
     refused, or left to Envoy, before anything was decided.
     """
@@ -84,6 +85,8 @@ class Decided:
     ties: int = 0
     ruled_out: tuple[RuledOut, ...] = ()
     outcome: Outcome = OPEN
+    chosen: WorkerFacts | None = None
+    model_label: str | None = None
     seen: Seen | None = None
     _record: Record | None = None
 
@@ -91,6 +94,11 @@ class Decided:
     def id(self) -> str:
         """Of this event; no other has it."""
         return f"{self.process}-{self.number}"
+
+    @property
+    def trace_id(self) -> str:
+        """Of the trace that the request is part of, "" where it is of none."""
+        return trace_id_of(self.asked.traceparent)
 
     @property
     def size(self) -> int:
@@ -124,7 +132,7 @@ class Decided:
             at=self.at,
             verdict=self.verdict,
             request_id=identifier(terms.request_id),
-            trace_id=trace_id(self.asked.traceparent),
+            trace_id=self.trace_id,
             process=self.process,
             reason=self.reason,
             status=self.status,
@@ -173,7 +181,7 @@ class Decided:
         }
 
 
-def trace_id(traceparent: str) -> str:
+def trace_id_of(traceparent: str) -> str:
     """Of a W3C `traceparent`, "" where it is none."""
     parts = traceparent.split("-")
     is_one = len(parts) >= 4 and len(parts[1]) == 32 and set(parts[1]) <= set("0123456789abcdef")

@@ -81,7 +81,7 @@ class Recorder:
     ) -> None:
         """A request was placed."""
         decided = self._decided("route", "", 0, asked, about, decision, roster, moment, ties)
-        decided.seen = seen
+        decided.seen, decided.chosen = seen, roster.get(decision.slots[0])
         self._open[booking] = decided
         self.ring.add(decided)
         for tell in self.on_decided:

@@ -218,9 +218,9 @@ class View:
             self._roster = dict(self._facts)
         return self._roster
 
-    def beat_age_s(self, slot: int) -> float:
-        """For how long this worker's beat had stood still when loads were last read."""
-        return float(max(0.0, self._observed_at - self._beat_at[slot]))
+    def beat_ages_s(self) -> npt.NDArray[np.float64]:
+        """For how long each slot's beat had stood still when loads were last read, shape (capacity,)."""
+        return np.maximum(0.0, self._observed_at - self._beat_at)
 
     def cordon(self, workers: Iterable[str]) -> None:
         """These workers, by name, are not picked; all others are again."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, start_http_server
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from picker.prompts.reader import Rung
+from picker.telemetry.http_server import Answer, Asked, serve
+from picker.telemetry.labels import OTHER
 from picker.transport.errors import Reason
 
 # A `_created` series beside each counter doubles what is scraped and stored.
@@ -22,7 +25,7 @@ ModelReadings = Mapping[str, tuple[str, Mapping[str, float]]]
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _ANSWER_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_OTHER = "other"
+_LAG_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _MOST_MODELS = 100
 
 
@@ -31,6 +34,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._lines: list[Callable[[], Iterable[str]]] = []
+        ProcessCollector(registry=self.registry)
         self._requests = self._counter("requests", "Requests by verdict and reason.", "verdict", "reason")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of routed requests.", "model")
         self._hit_tokens = self._counter("predicted_hit_tokens", "Of them, cached on the picked worker.", "model")
@@ -54,6 +59,10 @@ class Metrics:
         self.answer_seconds = Histogram(
             "picker_answer_seconds", "Time from a pick to the head of its response.", registry=self.registry,
             buckets=_ANSWER_SECONDS,
+        )  # fmt: skip
+        self.loop_lag_seconds = Histogram(
+            "picker_event_loop_lag_seconds", "How late the event loop came to what was due.", registry=self.registry,
+            buckets=_LAG_SECONDS,
         )  # fmt: skip
         self._rung = {rung: self._rungs.labels(rung.value) for rung in Rung}
         classes = {0: "none"} | {first: f"{first}xx" for first in range(1, 6)}
@@ -84,7 +93,7 @@ class Metrics:
         """A response has told what it took."""
         self._usage_read.inc()
         if cached_tokens is not None:
-            label = model if model in self._tokens else _OTHER
+            label = model if model in self._tokens else OTHER
             self._told_cached.labels(label).inc(min(cached_tokens, prompt_tokens))
             self._told_predicted.labels(label).inc(min(predicted_tokens, prompt_tokens))
 
@@ -124,16 +133,29 @@ class Metrics:
         """Gauges for each class of requests."""
         self.registry.register(_LabelledGauges(read, "class"))
 
+    def add_modes(self, read: Callable[[], Mapping[str, bool]]) -> None:
+        """What does not work as it should, by name."""
+        self.registry.register(_Modes(read))
+
+    def add_lines(self, read: Callable[[], Iterable[str]]) -> None:
+        """Metrics that are text already, with their own HELP and TYPE."""
+        self._lines.append(read)
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """All metrics in the format that a scraper accepts, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        body = encode(self.registry)
+        more = "".join(line for read in self._lines for line in read()).encode()
+        end = b"# EOF\n" if body.endswith(b"# EOF\n") else b""
+        return body.removesuffix(end) + more + end, content_type
+
     def serve(self, host: str, port: int) -> Callable[[], None]:
-        """Answers scrapes from a thread of its own; returns what stops it. Raises OSError if the port is taken."""
-        server, thread = start_http_server(port, host, self.registry)
+        """Answers scrapes from threads of its own; returns what stops it. Raises OSError if the port is taken."""
 
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        def answer(asked: Asked) -> Answer:
+            return Answer(*self.exposition(asked.headers.get("accept", "")))
 
-        return stop
+        return serve(host, port, answer)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"picker_{name}", text, labels, registry=self.registry)
@@ -141,7 +163,7 @@ class Metrics:
     def _tokens_of(self, model: str) -> tuple[Counter, Counter]:
         """Only models that workers serve get here, but a fleet with a thousand adapters is a thousand series."""
         if len(self._tokens) >= _MOST_MODELS:
-            return self._prompt_tokens.labels(_OTHER), self._hit_tokens.labels(_OTHER)
+            return self._prompt_tokens.labels(OTHER), self._hit_tokens.labels(OTHER)
         self._tokens[model] = self._prompt_tokens.labels(model), self._hit_tokens.labels(model)
         return self._tokens[model]
 
@@ -150,9 +172,21 @@ class _Gauges(Collector):
     def __init__(self, read: Callable[[], Readings]):
         self._read = read
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         for name, (text, value) in self._read().items():
-            yield GaugeMetricFamily(f"picker_{name}", text, value)
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield kind(f"picker_{name}", text, value)
+
+
+class _Modes(Collector):
+    def __init__(self, read: Callable[[], Mapping[str, bool]]):
+        self._read = read
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily("picker_degraded", "1 while something does not work as it should.", labels=["mode"])
+        for mode, is_so in self._read().items():
+            family.add_metric([mode], float(is_so))
+        yield family
 
 
 class _LabelledGauges(Collector):

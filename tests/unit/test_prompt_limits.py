@@ -259,11 +259,11 @@ class TestSettings:
         readings = {name: value for name, (_, value) in memo_readings(reader).items()}
         assert readings.pop("memo_bytes") > 0
         assert readings == {
-            "memo_evictions": 0,
-            "memo_chain_hits": 2,
-            "memo_chain_misses": 1,
-            "memo_tokens_hits": 0,
-            "memo_tokens_misses": 1,
+            "memo_evictions_total": 0,
+            "memo_chain_hits_total": 2,
+            "memo_chain_misses_total": 1,
+            "memo_tokens_hits_total": 0,
+            "memo_tokens_misses_total": 1,
         }
 
 
