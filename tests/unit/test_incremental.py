@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from random import Random
 
 import pytest
@@ -65,6 +66,15 @@ class TestSegments:
         assert all(len(piece) >= LEAST_CHARS for piece in pieces[:-1])
         kept = MODEL.segmenter.split(shorter)[:-1]
         assert pieces[: len(kept)] == kept
+
+    @given(st.lists(st.sampled_from(["<|im_end|>", "<|im_start|>", "<|", "a", "<|im_", "|>", "\n"]), max_size=60))
+    def test_it_does_not_matter_in_which_slices_a_text_is_searched(self, parts: list[str]) -> None:
+        whole, cuts = "".join(parts), ("<|im_end|>", "<|im_start|>")
+        wanted = [match.start() for match in re.finditer("|".join(map(re.escape, cuts)), whole)]
+        for size in (1, 5, 16, 1000):
+            with pytest.MonkeyPatch.context() as smaller:
+                smaller.setattr(segments, "SLICE_CHARS", size)
+                assert list(Segmenter(cuts).places(whole)) == wanted
 
     @pytest.mark.parametrize("family", tiny_models.FAMILIES)
     def test_every_family_can_be_cut(self, family: str) -> None:
