@@ -59,8 +59,7 @@ class TokenizerOffers:
 
     def _locate(self, root: str) -> Path | None:
         found = Path(root) if root.startswith("/") else model_files.in_cache(self._cache, root)
-        folder = model_files.snapshot(found) if found else None
-        return folder if folder and (folder / model_files.TOKENIZER).is_file() else None
+        return model_files.snapshot(found) if found and model_files.holds_tokenizer(found) else None
 
 
 def _packed(folder: Path) -> tuple[str, bytes]:

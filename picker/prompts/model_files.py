@@ -54,7 +54,15 @@ def in_cache(cache: Path, name: str) -> Path | None:
     if not _NAME.fullmatch(name) or ".." in name:
         return None
     entry = cache / f"models--{name.replace('/', '--')}"
-    return entry if (snapshot(entry) / TOKENIZER).is_file() else None
+    return entry if holds_tokenizer(entry) else None
+
+
+def holds_tokenizer(folder: Path) -> bool:
+    """Whether there is one, that can be seen, in a folder or cache entry of any name."""
+    try:
+        return (snapshot(folder) / TOKENIZER).is_file()
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def digest(files: Files) -> str:

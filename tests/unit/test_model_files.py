@@ -56,6 +56,14 @@ def test_no_name_leads_out_of_the_cache(tmp_path: Path, name: str) -> None:
     assert model_files.in_cache(tmp_path / "hub", name) is None
 
 
+def test_an_entry_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    entry = cached(tmp_path, "tiny")
+    (entry / "refs" / "main").write_bytes(b"\xff\xfe")
+    assert model_files.in_cache(tmp_path, "tiny") is None
+    assert not model_files.holds_tokenizer(Path("/" + "x" * 10_000))
+    assert not model_files.holds_tokenizer(Path("/a\0b"))
+
+
 def test_packed_files_come_back_and_make_the_same_prompts() -> None:
     files = model_files.read(TINY)
     digest, packed = model_files.digest(files), model_files.pack(files)
