@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -29,18 +30,24 @@ def doctor(
     cluster: Annotated[
         str | None, typer.Option(help="The picker's cluster, where Envoy has other ext_proc filters as well.")
     ] = None,
+    redis: Annotated[str | None, typer.Option(help="Check this Redis (a URL) instead of Envoy.")] = None,
+    pool: Annotated[str, typer.Option(help="With --redis: the pool that agents should have published.")] = "default",
     seconds: Annotated[float, typer.Option(help="Time between two readings of the counters.", min=0.0, max=60.0)] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as a JSON list.")] = False,
 ) -> None:
-    """Find what is wrong with Envoy's set-up, what it causes, and the fix. Exit code 1 for errors and warnings."""
+    """Find what is wrong with Envoy's or Redis' set-up, what it causes, and the fix. Exits with 1 if anything is."""
     from picker.doctor.examine import CannotExamine, examine_envoy, examine_file
+    from picker.doctor.redis import examine_redis
+    from picker.redisview.url import BadRedisUrl
 
     try:
-        if config:
+        if redis:
+            findings = asyncio.run(examine_redis(redis, pool))
+        elif config:
             findings = examine_file(config, cluster)
         else:
             findings = examine_envoy(admin.rstrip("/"), metrics.rstrip("/"), cluster, seconds)
-    except CannotExamine as error:
+    except (CannotExamine, BadRedisUrl) as error:
         typer.echo(f"picker: {error}", err=True)
         raise typer.Exit(2) from None
     findings.sort(key=lambda finding: _ORDER.index(finding.severity))

@@ -109,6 +109,14 @@ _PICKER = (
         "Envoy chose instead: caches are not hit",
         "its log has the traceback",
     ),
+    _Alarm(
+        "picker_sharing_refused",
+        "sharing-refused",
+        Severity.WARNING,
+        "writes that Redis did not take from the picker",
+        "other pickers do not see what this one has in flight, and send bursts to the same workers",
+        "its log says why (redis_refuses); picker doctor --redis URL looks further",
+    ),
 )
 
 
@@ -191,7 +199,7 @@ _REDIS_AWAY = Finding(
     where="picker_redis_connected",
     what="the picker has no connection to Redis",
     causes="it goes on with what it knew; loads and caches age, and new workers stay unknown",
-    fix="see whether Redis runs, and the setting redis",
+    fix="see whether Redis runs, and the setting redis; picker doctor --redis URL looks further",
 )
 _NO_WORKERS = Finding(
     check="no-workers",

@@ -111,10 +111,12 @@ class Writer:
     def _add_record(self, pipeline: Pipeline, record: WorkerRecord, facts: int) -> None:
         fields = ("record", record.pack(), "epoch", record.epoch, "facts", facts)
         pipeline.execute_command("HSET", self._keys.worker(record.worker), *fields)
-        pipeline.execute_command("HSETNX", self._keys.meta, "hash", self._hash_id)
 
     def _add_renewal(self, pipeline: Pipeline, update: Update) -> None:
         worker, snapshot = self._keys.worker(update.worker), self._keys.snapshot(update.load.epoch)
+        # Goes when the last agent that hashes like this has gone.
+        pipeline.execute_command("HSETNX", self._keys.meta, "hash", self._hash_id)
+        pipeline.execute_command("PEXPIRE", self._keys.meta, _ms(self._settings.snapshot_ttl_s))
         pipeline.execute_command("HMGET", worker, "epoch", "facts")
         pipeline.execute_command("PEXPIRE", worker, _ms(self._settings.lease_s))
         pipeline.execute_command("GETDEL", self._keys.wanted(update.load.epoch))

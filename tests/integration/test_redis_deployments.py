@@ -19,9 +19,11 @@ from structlog.testing import capture_logs
 from picker.agent.publisher import PublisherSettings
 from picker.fleet.feed_settings import FeedSettings
 from picker.fleet.sharing import Sharing
+from picker.redisview.cordons import CordonRecords
 from picker.redisview.keys import Keys
 from picker.redisview.records import KvEvent, KvOp
 from picker.redisview.settings import RedisConfig
+from picker.redisview.tokenizers import TokenizerStore
 from picker.redisview.writer import WriterSettings
 from tests.integration import redis_servers
 from tests.integration.redis_servers import BINARIES, HOST, Server, Where, plain, running
@@ -234,6 +236,12 @@ async def test_the_rights_that_the_docs_list_are_enough_and_none_is_too_many(bin
         await server.ask("XADD", pool.keys.events, "*", "e", stray.pack())
         agent.store(range(1000, 1100))
         await until(lambda: picker.mirrors(agent))
+        await TokenizerStore(agent.client, pool.keys).put("0" * 64, b"tokenizer")
+        assert await TokenizerStore(agent.client, pool.keys).renew("0" * 64)
+        cordons = CordonRecords(picker.client, pool.keys)
+        await cordons.put("w", "why")
+        assert await cordons.read() == {"w": "why"}
+        await cordons.remove("w")
         # What came after the last snapshot is read by a picker that comes late.
         agent.store(range(2000, 2100))
         await until(lambda: picker.mirrors(agent))

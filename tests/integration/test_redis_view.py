@@ -584,6 +584,18 @@ async def test_a_redis_that_refuses_writes_is_waited_for(pool: Pool) -> None:
     await until(lambda: picker.mirrors(agent))
 
 
+async def test_what_the_agents_hash_with_is_forgotten_when_the_last_of_them_has_gone(pool: Pool) -> None:
+    short = PublisherSettings(heartbeat_s=0.05, writer=WriterSettings(snapshot_ttl_s=0.5))
+    agent = await pool.agent(publisher_settings=short)
+    await until_keys(pool.redis, 1, pool.keys.meta)
+    await asyncio.sleep(1.0)
+    assert await pool.redis.exists(pool.keys.meta)
+    await pool.redis.delete(pool.keys.meta)
+    await until_keys(pool.redis, 1, pool.keys.meta)
+    await pool.stop(agent)
+    await until_keys(pool.redis, 0, pool.keys.meta)
+
+
 async def test_a_full_redis_is_waited_for(pool: Pool) -> None:
     agent, picker = await pool.agent(), await pool.picker()
     await until(lambda: picker.mirrors(agent))
