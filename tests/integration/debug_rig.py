@@ -64,6 +64,7 @@ class Rig:
     cordons: Cordons
     records: Records
     levels: list[str]
+    service: DebugService
 
     async def pick(self, request_id: str = "r1", prompt: str = "hello " * 300, model: str = "llama") -> Any:
         body = json.dumps({"model": model, "prompt": prompt}).encode()
@@ -85,12 +86,13 @@ async def debug_rig(
     metrics = Metrics()
     state = State("pool", "p", metrics.verdicts, lambda: {"redis": True, "prediction": False}, lambda: 0)
     parts = Parts(view, recorder, picker, cordons, state, lambda: redacted(config), levels.append)
-    port = DebugPort(Debug(listen=address, **(debug or {})), DebugService(parts), None)
+    service = DebugService(parts)
+    port = DebugPort(Debug(listen=address, **(debug or {})), service, None)
     await port.start()
     try:
         async with grpc.aio.insecure_channel(address) as channel:
             stub = debug_pb2_grpc.DebugStub(channel)  # type: ignore[no-untyped-call]
-            yield Rig(address, stub, view, picker, recorder, cordons, records, levels)
+            yield Rig(address, stub, view, picker, recorder, cordons, records, levels, service)
     finally:
         await port.stop()
         picker.close()
