@@ -19,6 +19,7 @@ from picker.scheduling.disaggregation import Disaggregation
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import expected_delay
 from picker.scheduling.profile import Profile
+from picker.telemetry.trace_settings import Traces
 from picker.transport.limits import PeerLimits
 
 
@@ -158,6 +159,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     drain_s: after that, how long streams in flight may take to end.
     events: where decisions are recorded.
     debug: the port of the debug service, for operators.
+    traces: OpenTelemetry; none by default. Needs the extra `otel`.
     log_level: what is logged to begin with.
     limits: what one process holds and waits for at most.
     log_format: console for people, json for machines.
@@ -197,6 +199,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     limits: Limits = Limits()
     events: Events = Events()
     debug: Debug = Debug()
+    traces: Traces | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
 

@@ -16,6 +16,7 @@ import structlog
 from redis.asyncio import Redis
 
 from picker.config import Config, Tls, host_and_port, redacted
+from picker.config_checks import BadSetting
 from picker.cordons import Cordons
 from picker.debug.fleet import State
 from picker.debug.page import Page
@@ -34,6 +35,7 @@ from picker.telemetry.decisions import DecisionMetrics
 from picker.telemetry.http_server import serve
 from picker.telemetry.log import set_level
 from picker.telemetry.metrics import Metrics
+from picker.telemetry.tracing import Tracing, tracing
 from picker.telemetry.workers import NOBODY, lines, take
 from picker.tls import credentials, ssl_context
 
@@ -50,7 +52,7 @@ class Asks:
 
 
 class Insight:
-    """One process's. Raises OSError where decisions cannot be written."""
+    """One process's. Raises OSError where decisions cannot be written, BadSetting where traces cannot be sent."""
 
     def __init__(self, config: Config, view: View, metrics: Metrics, redis: Redis, keys: Keys):
         self._config = config
@@ -64,6 +66,7 @@ class Insight:
         metrics.add_lines(lambda: lines(self._workers))
         metrics.add_modes(lambda: self._modes)
         counted = DecisionMetrics(metrics.registry, self._recorder, config.metrics_workers)
+        self._tracing = _traces(config, self._recorder)
         if config.metrics_compatible:
             metrics.registry.register(Compatible(config.pool, lambda: self._workers, counted, metrics))
 
@@ -78,6 +81,8 @@ class Insight:
             tasks.create_task(self._cordons.run(), name="cordons")
             if self._sink:
                 tasks.create_task(self._sink.run(), name="decisions")
+            if self._tracing:
+                tasks.create_task(self._tracing.run(), name="traces")
 
     def configure(self, config: Config) -> None:
         """Other settings from now on."""
@@ -124,6 +129,13 @@ class Insight:
             lambda: redacted(self._config),
             set_level,
         )
+
+
+def _traces(config: Config, recorder: Recorder) -> Tracing | None:
+    try:
+        return tracing(config.traces, recorder) if config.traces else None
+    except ModuleNotFoundError as error:
+        raise BadSetting(f"traces: {error.name} is missing; it comes with: pip install 'envoy-picker[otel]'") from None
 
 
 async def _try(setting: str, address: str, start: Callable[[], Any]) -> None:

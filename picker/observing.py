@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from picker.events.decided import Asked, Decided, Seen, exclusions_of
 from picker.events.recorder import Moment, Recorder
@@ -46,12 +49,16 @@ class Observer:
         hits, loaded = view.hit_blocks(about.chain), view.with_adapter(about.adapter)
         return Seen(freeze(view), view.roster(), hits, loaded, now)
 
-    def routed(self, asked: Asked, placement: Placement, ties: int, moment: Moment, seen: Seen | None = None) -> None:
-        """A request was placed."""
-        if self._recorder.is_on:
-            roster = self._view.roster()
-            about, decision, booking = placement.request, placement.decision, placement.booking
-            self._recorder.routed(asked, about, decision, booking, roster, ties, moment, seen)
+    def routed(self, asked: Asked, placement: Placement, ties: int, moment: Moment, seen: Seen | None = None) -> str:
+        """A request was placed. The `traceparent` that its worker is to get, "" where it is in no trace of ours."""
+        if not self._recorder.is_on:
+            return ""
+        stages = msgspec.structs.replace(moment.stages, decide_s=time.monotonic() - moment.now)
+        moment = Moment(moment.started_at, moment.now, stages)
+        roster = self._view.roster()
+        about, decision, booking = placement.request, placement.decision, placement.booking
+        decided = self._recorder.routed(asked, about, decision, booking, roster, ties, moment, seen)
+        return decided.span.traceparent if decided.span else ""
 
     def refused(
         self,

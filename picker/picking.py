@@ -224,7 +224,7 @@ class Picker:
             return NotPicked(
                 STATUS[placed.reason], placed.reason, MESSAGE[placed.reason], RETRY_S.get(placed.reason, 0)
             )
-        self._observer.routed(asked, placed, ties, moment, seen)
+        traceparent = self._observer.routed(asked, placed, ties, moment, seen)
         decision, prefill = placed.decision, placed.prefill
         self._attempts.note(wanted.headers, decision.endpoints[0])
         self._metrics.routed(request.model or "", about.prompt_tokens, decision.hit_tokens, prefix.rung)
@@ -233,6 +233,7 @@ class Picker:
             placed,
             prefiller=prefill.endpoints[0] if prefill else "",
             reason=decision.explain(about.prompt_tokens) if self._reveals else "",
+            traceparent=traceparent,
         )
 
     async def _prefix(self, request: InferenceRequest, model: str, adapter: str) -> PrefixChain:

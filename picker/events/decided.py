@@ -6,6 +6,7 @@ come from the roster of that moment.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,23 @@ class Asked:
 NOTHING = Asked(Terms(), Dialect.UNKNOWN, False, "")
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A decision's place in a trace, as W3C has it: numbers of the trace, of the span above it ("" is none), of our
+    own, and of the one for the worker's part, which is what the worker learns.
+    """
+
+    trace: str
+    parent: str
+    own: str
+    upstream: str
+
+    @property
+    def traceparent(self) -> str:
+        """For the worker."""
+        return f"00-{self.trace}-{self.upstream}-01"
+
+
 @dataclass(slots=True, eq=False)
 class Decided:
     """One decision and, as it comes to be known, its outcome. `at` is Unix time, the other times are monotonic.
@@ -86,6 +104,7 @@ class Decided:
     ruled_out: tuple[RuledOut, ...] = ()
     outcome: Outcome = OPEN
     chosen: WorkerFacts | None = None
+    span: Span | None = None
     model_label: str | None = None
     seen: Seen | None = None
     _record: Record | None = None
@@ -98,7 +117,7 @@ class Decided:
     @property
     def trace_id(self) -> str:
         """Of the trace that the request is part of, "" where it is of none."""
-        return trace_id_of(self.asked.traceparent)
+        return self.span.trace if self.span else trace_id_of(self.asked.traceparent)
 
     @property
     def size(self) -> int:
@@ -181,11 +200,19 @@ class Decided:
         }
 
 
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+
+
+def parsed(traceparent: str) -> tuple[str, str, bool] | None:
+    """Trace, span above, and whether it is sampled, of a W3C `traceparent`; None where it is none."""
+    match = _TRACEPARENT.fullmatch(traceparent)
+    return (match[1], match[2], bool(int(match[3], 16) & 1)) if match else None
+
+
 def trace_id_of(traceparent: str) -> str:
     """Of a W3C `traceparent`, "" where it is none."""
-    parts = traceparent.split("-")
-    is_one = len(parts) >= 4 and len(parts[1]) == 32 and set(parts[1]) <= set("0123456789abcdef")
-    return parts[1] if is_one else ""
+    found = parsed(traceparent) if traceparent else None
+    return found[0] if found else ""
 
 
 def is_served(model: str, roster: Roster) -> bool:

@@ -78,7 +78,7 @@ class Recorder:
         ties: int,
         moment: Moment,
         seen: Seen | None = None,
-    ) -> None:
+    ) -> Decided:
         """A request was placed."""
         decided = self._decided("route", "", 0, asked, about, decision, roster, moment, ties)
         decided.seen, decided.chosen = seen, roster.get(decision.slots[0])
@@ -86,6 +86,7 @@ class Recorder:
         self.ring.add(decided)
         for tell in self.on_decided:
             tell(decided)
+        return decided
 
     def refused(
         self,

@@ -18,11 +18,13 @@ class SendHeadersContinue:
 class SendHeadersPick:
     """`request_headers` answered with the pick. Without endpoints it removes the header and leaves Envoy to choose.
 
-    `prefiller` is the endpoint that is to prefill first, "" where that is none.
+    `prefiller` is the endpoint that is to prefill first, "" where that is none. `traceparent` is the header of this
+    name that the worker is to get, "" where it is to be left as it is.
     """
 
     endpoints: tuple[str, ...]
     prefiller: str = ""
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class SendBodyPick:
     endpoints: tuple[str, ...]
     new_body: bytes | None = field(default=None, repr=False)
     prefiller: str = ""
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

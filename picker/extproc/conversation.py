@@ -230,9 +230,9 @@ class Conversation:
     def _answer(self, picked: Picked) -> Iterator[Send]:
         pieces = self._drop_body()
         if self._mode in _BUFFERED and not self._asked_on_headers:
-            yield SendBodyPick(picked.endpoints, picked.new_body, picked.prefiller)
+            yield SendBodyPick(picked.endpoints, picked.new_body, picked.prefiller, picked.traceparent)
         else:
-            yield SendHeadersPick(picked.endpoints, picked.prefiller)
+            yield SendHeadersPick(picked.endpoints, picked.prefiller, picked.traceparent)
             yield from self._pass_on(_replaced(pieces, picked.new_body))
         if self._trailers:
             yield SendTrailersContinue()

@@ -81,7 +81,8 @@ class Picked:
     """The answer to a `Pick`. Without endpoints the proxy chooses for itself: we know no better.
 
     `prefiller` is the endpoint that is to compute the prompt before the first of `endpoints` answers it.
-    `reason` is what the client is to be told of the decision, nothing as a rule.
+    `reason` is what the client is to be told of the decision, nothing as a rule. `traceparent` takes the place of the
+    request's header of this name, where the decision is part of a trace.
     `placement` is what `Release` gives back; the conversation does not look into it. `new_body` takes the place of the
     request's body, where a rule rewrites the model's name in it.
     """
@@ -91,6 +92,7 @@ class Picked:
     new_body: bytes | None = field(default=None, repr=False)
     prefiller: str = ""
     reason: str = ""
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,19 +161,19 @@ _CONSTANT: dict[type, bytes] = {
 
 @build.register
 def _(action: do.SendHeadersPick) -> bytes:
-    return _headers_pick(action.endpoints, action.prefiller)
+    return _headers_pick(action.endpoints, action.prefiller) + _traced("request_headers", action.traceparent)
 
 
 @build.register
 def _(action: do.SendBodyPick) -> bytes:
     if action.new_body is None:
-        return _body_pick(action.endpoints, action.prefiller)
+        return _body_pick(action.endpoints, action.prefiller) + _traced("request_body", action.traceparent)
     common = _common(action.endpoints, action.prefiller)
     common.body_mutation.body = action.new_body
     # Envoy 1.40 answers 500 where the length that it forwards is not that of the new body.
     _set(common.header_mutation, "content-length", str(len(action.new_body)))
     message = pb.ProcessingResponse(request_body=pb.BodyResponse(response=common))
-    return _with_metadata(message, action.endpoints)
+    return _with_metadata(message, action.endpoints) + _traced("request_body", action.traceparent)
 
 
 @build.register
@@ -199,6 +199,15 @@ def _headers_pick(endpoints: tuple[str, ...], prefiller: str) -> bytes:
 def _body_pick(endpoints: tuple[str, ...], prefiller: str) -> bytes:
     message = pb.ProcessingResponse(request_body=pb.BodyResponse(response=_common(endpoints, prefiller)))
     return _with_metadata(message, endpoints)
+
+
+def _traced(part: str, traceparent: str) -> bytes:
+    """To be appended: concatenated messages are merged, and the rest is the same for many requests."""
+    if not traceparent:
+        return b""
+    message = pb.ProcessingResponse()
+    _set(getattr(message, part).response.header_mutation, "traceparent", traceparent)
+    return bytes(message.SerializeToString())
 
 
 def _common(endpoints: tuple[str, ...], prefiller: str) -> pb.CommonResponse:
