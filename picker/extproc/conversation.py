@@ -57,6 +57,7 @@ from picker.extproc.events import (
     Closed,
     DeadlinePassed,
     Event,
+    NoRoom,
     NotPicked,
     NotYet,
     Picked,
@@ -179,10 +180,16 @@ class Conversation:
         if self._held + size > self._settings.max_body_bytes:
             return self._refuse(413, "body-too-large", "The request body is too large.")
         if not self._budget.take(size):
-            return self._refuse(429, "picker-busy", "Too many request bytes are waiting. Please try again later.", 1)
+            return self._refuse_for_room()
         self._held += size
         self._pieces.append(event)
         return None
+
+    def _on_no_room(self, event: NoRoom, now: float) -> _Result:
+        return self._refuse_for_room()
+
+    def _refuse_for_room(self) -> _Result:
+        return self._refuse(429, "picker-busy", "Too many request bytes are waiting. Please try again later.", 1)
 
     def _on_trailers(self, event: RequestTrailers, now: float) -> _Result:
         self._trailers = True
@@ -381,10 +388,12 @@ TRANSITIONS: Mapping[tuple[State, type[Event]], Row] = dict(
         _on(S.HEADERS, Closed, C._on_closed, S.ENDED),
         _on(S.BODY, RequestBody, C._on_body, S.BODY, S.PICK, S.ENDED),
         _on(S.BODY, RequestTrailers, C._on_trailers, S.PICK),
+        _on(S.BODY, NoRoom, C._on_no_room, S.ENDED),
         _on(S.BODY, DeadlinePassed, C._on_late_body, S.ENDED),
         _on(S.BODY, ResponseHeaders, C._on_early_response, S.RESPONSE),
         _on(S.BODY, Closed, C._on_closed, S.ENDED),
         _on(S.PICK, RequestBody, C._on_body_while_picking, S.PICK, S.ENDED),
+        _on(S.PICK, NoRoom, C._on_no_room, S.ENDED),
         _on(S.PICK, RequestTrailers, C._on_trailers_while_picking, S.PICK),
         _on(S.PICK, NotYet, C._on_not_yet, S.PICK),
         _on(S.PICK, Picked, C._on_picked, S.RESPONSE),

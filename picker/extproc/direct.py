@@ -10,7 +10,7 @@ import structlog
 
 from picker.extproc.actions import Pick, Send
 from picker.extproc.eager import run_eagerly
-from picker.extproc.events import DeadlinePassed, Event, NotPicked, NotYet, Picked
+from picker.extproc.events import DeadlinePassed, Event, NoRoom, NotPicked, NotYet, Picked
 from picker.extproc.exchange import SENDS, Exchange
 from picker.extproc.wire import Unreadable, build, parse
 from picker.transport.calls import Call
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 class DirectStream:
     """A handler for the transport (`picker.transport.calls.Handler`). `on_end` is called once."""
 
-    __slots__ = ("_call", "_exchange", "_is_half_closed", "_now", "_on_end", "_picking")
+    __slots__ = ("_call", "_exchange", "_is_half_closed", "_is_over", "_now", "_on_end", "_picking")
 
     def __init__(
         self, exchange: Exchange, call: Call, now: Callable[[], float], on_end: Callable[[DirectStream], None]
@@ -32,7 +32,7 @@ class DirectStream:
         self._now = now
         self._on_end = on_end
         self._picking: asyncio.Task[Picked | NotPicked] | None = None
-        self._is_half_closed = False
+        self._is_half_closed = self._is_over = False
 
     def message(self, data: bytes) -> None:
         """Envoy has said something."""
@@ -40,8 +40,7 @@ class DirectStream:
             event = parse(data)
         except Unreadable as error:
             log.warning("ext_proc_message_unreadable", error=str(error))
-            self._call.finish(Status.INVALID_ARGUMENT, "not a ProcessingRequest")
-            return self.ended()
+            return self._finish(Status.INVALID_ARGUMENT, "not a ProcessingRequest")
         self._handle(event)
 
     def half_closed(self) -> None:
@@ -50,8 +49,17 @@ class DirectStream:
         if self._picking is None:
             self._finish()
 
+    def no_room(self) -> None:
+        """Some of what Envoy has sent is lost."""
+        self._handle(NoRoom())
+        # Where it is too late to refuse the request, an error is better than a body with a hole.
+        self._finish(Status.RESOURCE_EXHAUSTED, "no room for what was sent")
+
     def ended(self) -> None:
         """The stream is gone."""
+        if self._is_over:
+            return
+        self._is_over = True
         if self._picking is not None:
             self._picking.cancel()
         self._exchange.close(self._now())
@@ -96,10 +104,10 @@ class DirectStream:
         if picking.cancelled():
             return
         self._handle(picking.result())
-        if self._is_half_closed and not self._exchange.is_finished:
+        if self._is_half_closed:
             self._finish()
 
-    def _finish(self) -> None:
-        self._call.finish()
-        self._exchange.close(self._now())
-        self._on_end(self)
+    def _finish(self, status: Status = Status.OK, text: str = "") -> None:
+        if not self._is_over:
+            self._call.finish(status, text)
+            self.ended()

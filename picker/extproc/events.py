@@ -119,6 +119,11 @@ class DeadlinePassed:
 
 
 @dataclass(frozen=True, slots=True)
+class NoRoom:
+    """Envoy is sending more than can be held, and some of it is lost."""
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """The stream has ended, however: half-close, reset and a lost connection are all normal ends."""
 
@@ -134,5 +139,6 @@ Event = (
     | NotPicked
     | NotYet
     | DeadlinePassed
+    | NoRoom
     | Closed
 )

@@ -37,6 +37,10 @@ class Handler(Protocol):
         """No more messages will come."""
         ...
 
+    def no_room(self) -> None:
+        """A message is lost, since there is no room to hold it; no more will come. To be answered, and finished."""
+        ...
+
     def ended(self) -> None:
         """The call is over, and not because of `finish`. The last that is told."""
         ...

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from picker.transport import frames, headers
 from picker.transport.errors import CallFault, ConnectionFault, ErrorCode, Reason, Status, StreamFault
-from picker.transport.events import Ended, Event, HalfClosed, Misbehaved, Opened, Received
+from picker.transport.events import Ended, Event, HalfClosed, Misbehaved, NoRoom, Opened, Received
 from picker.transport.frames import ACK, END_HEADERS, END_STREAM, PADDED, PRIORITY, Frame, FrameType, Setting
 from picker.transport.headers import HeaderReader
 from picker.transport.limits import Bucket, Limits
@@ -360,8 +360,8 @@ class Connection:
         increment = stream.window.take(size)
         if increment < 0:
             raise StreamFault(ErrorCode.FLOW_CONTROL_ERROR, Reason.FLOW_CONTROL)
-        if size and not stream.is_finished:
-            self._read(stream, frames.unpadded(flags, payload) if flags & PADDED else payload)
+        if size and stream.assembler is not None and not stream.is_finished:
+            self._read(stream, stream.assembler, frames.unpadded(flags, payload) if flags & PADDED else payload)
         if flags & END_STREAM:
             self._half_close(stream)
         elif increment:
@@ -375,27 +375,29 @@ class Connection:
         if increment:
             self._outbox.control(frames.window_update(0, increment))
 
-    def _read(self, stream: Stream, data: bytes) -> None:
+    def _read(self, stream: Stream, assembler: Assembler, data: bytes) -> None:
         try:
-            for message in stream.assembler.feed(data):
+            for message in assembler.feed(data):
                 self._events.append(Received(stream, message))
-            if stream.assembler.held != stream.held:
-                self._account(stream)
+            if assembler.held != stream.held:
+                self._account(stream, assembler.held)
         except CallFault as fault:
             self._events += (Misbehaved(fault.reason), Ended(stream))
             self.finish(stream, fault.status, fault.text)
 
-    def _account(self, stream: Stream) -> None:
-        """What is held of an unfinished message counts like what is held of a request. Raises CallFault."""
-        more = stream.assembler.held - stream.held
-        if more > 0 and not self._budget.take(more):
-            raise CallFault(Status.RESOURCE_EXHAUSTED, "too many request bytes are waiting", Reason.NO_ROOM)
+    def _account(self, stream: Stream, held: int) -> None:
+        """What is held of an unfinished message counts like what is held of a request."""
+        more = held - stream.held
         if more < 0:
             self._budget.give_back(-more)
-        stream.held += more
+        elif not self._budget.take(more):
+            self._events += (Misbehaved(Reason.NO_ROOM), NoRoom(stream))
+            self._budget.give_back(stream.held)
+            stream.assembler, held = None, 0
+        stream.held = held
 
     def _half_close(self, stream: Stream) -> None:
-        if stream.assembler.held:
+        if stream.held:
             raise StreamFault(ErrorCode.PROTOCOL_ERROR, Reason.MESSAGE_CUT_OFF)
         stream.is_half_closed = True
         if not stream.is_finished:

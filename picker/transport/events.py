@@ -31,6 +31,12 @@ class HalfClosed(NamedTuple):
     stream: Stream
 
 
+class NoRoom(NamedTuple):
+    """A message of a call is lost for want of room, and what follows it; the call may still be answered."""
+
+    stream: Stream
+
+
 class Ended(NamedTuple):
     """A call is over before we have finished it: reset by the peer, lost with the connection, or refused by a limit."""
 
@@ -43,4 +49,4 @@ class Misbehaved(NamedTuple):
     reason: Reason
 
 
-Event = Opened | Received | HalfClosed | Ended | Misbehaved
+Event = Opened | Received | HalfClosed | NoRoom | Ended | Misbehaved

@@ -12,7 +12,7 @@ import structlog
 from picker.transport.calls import Handler, Open
 from picker.transport.connection import Connection
 from picker.transport.errors import Reason, Status
-from picker.transport.events import Event, HalfClosed, Misbehaved, Opened, Received
+from picker.transport.events import Event, HalfClosed, Misbehaved, NoRoom, Opened, Received
 from picker.transport.headers import RequestHead
 from picker.transport.limits import Limits
 from picker.transport.outbox import Budget
@@ -152,6 +152,8 @@ class GrpcProtocol(asyncio.Protocol):
             event.stream.call.handler.message(event.message)
         elif isinstance(event, HalfClosed):
             event.stream.call.handler.half_closed()
+        elif isinstance(event, NoRoom):
+            event.stream.call.handler.no_room()
         else:
             self._tell_end(event.stream)
 

@@ -72,6 +72,10 @@ class _ServicerCall:
     def half_closed(self) -> None:
         self._messages.put_nowait(None)
 
+    def no_room(self) -> None:
+        self._call.finish(Status.RESOURCE_EXHAUSTED, "no room for what was sent")
+        self._task.cancel()
+
     def ended(self) -> None:
         self._task.cancel()
 

@@ -11,8 +11,8 @@ from picker.transport.windows import ReceiveWindow
 class Stream:
     """A call that is under way. `call` belongs to whoever answers it; the rest is changed by the connection alone.
 
-    `held`: bytes of an unfinished message, as far as the budget knows. `queue`: bytes of answers that wait for the
-    peer's window, and `trailers` what follows them.
+    `assembler` is None once a message was lost. `held`: bytes of an unfinished message, as far as the budget knows.
+    `queue`: bytes of answers that wait for the peer's window, and `trailers` what follows them.
     """
 
     __slots__ = (
@@ -26,7 +26,7 @@ class Stream:
         self.held = 0
         self.send_window = send_window
         self.window = window
-        self.assembler = assembler
+        self.assembler: Assembler | None = assembler
         self.queue: bytearray | None = None
         self.trailers: bytes | None = None
         self.is_answered = self.is_half_closed = self.is_finished = False

@@ -161,7 +161,7 @@ class _HandlerTee:
     def __init__(self, handler: Handler, recording: list[tuple[str, bytes]]):
         self._handler = handler
         self._recording = recording
-        self.half_closed, self.ended = handler.half_closed, handler.ended
+        self.half_closed, self.no_room, self.ended = handler.half_closed, handler.no_room, handler.ended
 
     def message(self, data: bytes) -> None:
         self._recording.append(("in", data))

@@ -87,6 +87,9 @@ class _Listener:
     def half_closed(self) -> None:
         self._call.finish()
 
+    def no_room(self) -> None:
+        pass
+
     def ended(self) -> None:
         self._open.discard(self._call)
 

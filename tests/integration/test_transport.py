@@ -53,6 +53,9 @@ class Echo:
     def half_closed(self) -> None:
         self._call.finish()
 
+    def no_room(self) -> None:
+        self._call.finish(Status.RESOURCE_EXHAUSTED)
+
     def ended(self) -> None:
         pass
 

@@ -26,6 +26,7 @@ from picker.extproc.events import (
     Closed,
     DeadlinePassed,
     Event,
+    NoRoom,
     NotPicked,
     NotYet,
     Picked,
@@ -44,6 +45,7 @@ H2C = POST | {"upgrade": "h2c", "content-length": "2"}
 TWO = ("10.0.0.1:8000", "10.0.0.2:8000")
 FULL = BodyMode.FULL_DUPLEX
 BIG = bytes(100_000)
+BUSY = "Too many request bytes are waiting. Please try again later."
 
 Script = list[tuple[float, Event, list[object]]]
 
@@ -141,6 +143,18 @@ CASES: dict[str, Script] = {
             StartTimer(None), SendRefusal(408, "body-late", "The request body did not arrive in time."), Finish(),
         ]),
         (30.1, RequestBody(b"}"), [Ignored(RequestBody, "ENDED")]),
+    ],
+    "a body that cannot be held is refused before it is whole": [
+        (0.0, RequestHeaders(POST), [StartTimer(30.0), SendHeadersContinue()]),
+        (0.1, NoRoom(), [
+            StartTimer(None), SendRefusal(429, "picker-busy", BUSY, retry_after_s=1), Finish(),
+        ]),
+        (0.2, RequestBody(b"}"), [Ignored(RequestBody, "ENDED")]),
+    ],
+    "nor can what an upgraded connection sends while its pick is made": [
+        (0.0, RequestHeaders(WEBSOCKET, request_mode=FULL), [Pick(WEBSOCKET, b"")]),
+        (0.1, NoRoom(), [StartTimer(None), SendRefusal(429, "picker-busy", BUSY, retry_after_s=1), Finish()]),
+        (0.2, Picked(TWO, "p"), [Release("p")]),
     ],
     "a body over the limit is refused": [
         (0.0, RequestHeaders(POST, request_mode=FULL), [StartTimer(30.0)]),

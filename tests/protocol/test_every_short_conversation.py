@@ -10,6 +10,7 @@ from picker.extproc.events import (
     Closed,
     DeadlinePassed,
     Event,
+    NoRoom,
     NotPicked,
     Picked,
     RequestBody,
@@ -31,6 +32,7 @@ def samples(mode: BodyMode) -> list[Event]:
         ResponseHeaders(200),
         NotPicked(503, "none", "None."),
         DeadlinePassed(),
+        NoRoom(),
         Closed(),
     ]
 

@@ -8,7 +8,7 @@ from hpack import Encoder
 from picker.extproc.budget import ByteBudget
 from picker.transport.connection import Connection
 from picker.transport.errors import ErrorCode, Reason, Status
-from picker.transport.events import Ended, Misbehaved
+from picker.transport.events import Ended, HalfClosed, Misbehaved, NoRoom
 from picker.transport.frames import (
     ACK,
     END_HEADERS,
@@ -241,7 +241,14 @@ def test_unfinished_messages_count_against_the_budget_of_all() -> None:
     second = raw.open(3)
     raw.receive(frame(FrameType.DATA, 0, 3, prefixed(b"x" * 2000)[:600]))
     assert raw.misdeeds == [Reason.NO_ROOM]
-    assert raw.events[-1] == Ended(second)
+    assert raw.events[-1] == NoRoom(second)
+    assert raw.budget.taken == 600
+    raw.receive(frame(FrameType.DATA, END_STREAM, 3, b"x" * 1405))
+    assert raw.events[-1] == HalfClosed(second)
+    raw.output()
+    raw.connection.send(second, b"sorry")
+    raw.connection.finish(second, Status.RESOURCE_EXHAUSTED)
+    assert [kind for kind, *_ in raw.output()] == [FrameType.HEADERS, FrameType.DATA, FrameType.HEADERS]
     assert raw.budget.taken == 600
 
 
