@@ -111,7 +111,8 @@ class Conversation:
 
     __slots__ = (
         "_asked_on_headers", "_body_is_over", "_budget", "_door", "_headers", "_held", "_is_whole", "_mode", "_pieces",
-        "_placement", "_reason", "_response_mode", "_settings", "_subset", "_tail", "_tenant", "_trailers", "state",
+        "_placement", "_reason", "_response_mode", "_settings", "_subset", "_tail", "_tenant", "_trailers", "refusal",
+        "state",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, budget: ByteBudget, door: Door | None = None):
@@ -131,6 +132,8 @@ class Conversation:
         self._placement: Any = None
         self._reason = ""
         self._tail = b""
+        self.refusal = ""
+        """Why the conversation itself has refused the request, before anybody was asked."""
 
     def __repr__(self) -> str:
         return f"<Conversation {self.state.name} {self._mode.name} {self._held} bytes held>"
@@ -178,7 +181,7 @@ class Conversation:
     def _hold(self, event: RequestBody) -> _Result | None:
         size = len(event.data)
         if self._held + size > self._settings.max_body_bytes:
-            return self._refuse(413, "body-too-large", "The request body is too large.")
+            return self._refuse_itself(413, "body-too-large", "The request body is too large.")
         if not self._budget.take(size):
             return self._refuse_for_room()
         self._held += size
@@ -189,14 +192,14 @@ class Conversation:
         return self._refuse_for_room()
 
     def _refuse_for_room(self) -> _Result:
-        return self._refuse(429, "picker-busy", "Too many request bytes are waiting. Please try again later.", 1)
+        return self._refuse_itself(429, "picker-busy", "Too many request bytes are waiting. Please try again later.", 1)
 
     def _on_trailers(self, event: RequestTrailers, now: float) -> _Result:
         self._trailers = True
         return self._ask_with_body()
 
     def _on_late_body(self, event: DeadlinePassed, now: float) -> _Result:
-        return self._refuse(408, "body-late", "The request body did not arrive in time.")
+        return self._refuse_itself(408, "body-late", "The request body did not arrive in time.")
 
     def _ask_with_body(self) -> _Result:
         actions, state = self._ask(_joined(self._pieces))
@@ -253,6 +256,10 @@ class Conversation:
 
     def _on_not_picked(self, event: NotPicked, now: float) -> _Result:
         return self._refuse(event.status, event.reason, event.message, event.retry_after_s)
+
+    def _refuse_itself(self, status: int, reason: str, message: str, retry_after_s: int = 0) -> _Result:
+        self.refusal = reason
+        return self._refuse(status, reason, message, retry_after_s)
 
     def _refuse(self, status: int, reason: str, message: str, retry_after_s: int = 0) -> _Result:
         self._drop_body()

@@ -25,6 +25,7 @@ class Counts(Protocol):
     """Who counts (`picker.telemetry.metrics.Metrics`)."""
 
     def ignored(self, event: str, state: str) -> None: ...  # noqa: D102
+    def refused(self, reason: str) -> None: ...  # noqa: D102
 
 
 class Exchange:
@@ -54,6 +55,9 @@ class Exchange:
                 self.counts.ignored(kind.__name__, state)
             case Finish():
                 self.is_finished = True
+                # Whoever refuses a pick counts it.
+                if self.conversation.refusal:
+                    self.counts.refused(self.conversation.refusal)
 
     def close(self, now: float) -> None:
         """However the stream has ended, the conversation learns that it has."""

@@ -40,6 +40,7 @@ class ScriptedPicker:
     placed: int = 0
     released: list[int] = field(default_factory=list)
     tails: list[bytes] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
     ignored_events: list[tuple[str, str]] = field(default_factory=list)
 
     async def pick(self, wanted: Pick) -> Picked | NotPicked:
@@ -58,6 +59,9 @@ class ScriptedPicker:
 
     def release(self, placement: Any) -> None:
         self.released.append(placement)
+
+    def refused(self, reason: str) -> None:
+        self.refusals.append(reason)
 
     def ignored(self, event: str, state: str) -> None:
         self.ignored_events.append((event, state))
