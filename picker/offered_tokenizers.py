@@ -88,7 +88,8 @@ class OfferedTokenizers:
         try:
             files = await self._files(source)
             tokenizer = await asyncio.to_thread(_load, files, str(source), self._templates.get(model))
-        except (BadTokenizer, OSError, *FAILURES) as error:
+        # Also a file that is no text, where a cache is written to just now.
+        except (BadTokenizer, UnicodeDecodeError, OSError, *FAILURES) as error:
             self._retry_at[source] = time.monotonic() + _RETRY_AFTER_S
             log.warning("tokenizer_unusable", model=model, source=str(source), reason=str(error))
             return

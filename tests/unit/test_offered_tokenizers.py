@@ -126,6 +126,22 @@ async def test_a_digest_that_is_none_never_stands_in_a_key(digest: str) -> None:
     assert not store.asked
 
 
+async def test_a_cache_that_changes_while_it_is_read_is_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached(tmp_path, "llama")
+    tokenizers, reader = offered(serving(llama=""), Store(), tokenizer_cache=str(tmp_path))
+
+    def changed(folder: Path) -> dict[str, bytes]:
+        raise UnicodeDecodeError("utf-8", b"", 0, 1, "no text")
+
+    with monkeypatch.context() as changing, capture_logs() as logs:
+        changing.setattr(model_files, "read", changed)
+        await tokenizers.look()
+    assert [line["event"] for line in logs] == ["tokenizer_unusable"]
+    assert rung(reader, "llama") is Rung.TEXT
+
+
 async def test_only_so_many_are_held() -> None:
     store = Store(**{DIGEST: model_files.pack(FILES)})
     view = serving(**{f"m{number}": DIGEST for number in range(5)})
