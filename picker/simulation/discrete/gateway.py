@@ -125,6 +125,16 @@ class Gateway:
         self.view.index.trust(slot, True)
         self._slots[worker], self._workers[slot] = slot, worker
 
+    def change(self, worker: int, facts: Facts) -> None:
+        """A worker's record says something else: that it drains, or that it does not after all."""
+        self.view.update_facts(self._slots[worker], facts)
+
+    def retire(self, worker: int) -> None:
+        """A worker is gone, and is not expected back."""
+        slot = self._slots.pop(worker)
+        self._inbox = deque(entry for entry in self._inbox if entry[1] != slot)
+        self.view.retire(slot)
+
     def report(self, worker: int, report: Report, now: float) -> None:
         """A worker's load has been published."""
         self.view.update_load(self._slots[worker], report, now)
