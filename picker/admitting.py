@@ -30,6 +30,7 @@ from picker.observing import Observer
 from picker.placing import Placement, Placer
 from picker.requests.headers import read_terms
 from picker.requests.model import Terms
+from picker.scaling.signals import NONE_WAITS, Waiting
 from picker.scheduling.decision import Decision, Refused, Routed
 from picker.scheduling.request import SchedulingRequest
 from picker.telemetry.metrics import Metrics, ModelReadings, Readings
@@ -126,6 +127,17 @@ class Admitting:
             "queue_tokens": ("Tokens of their prompts.", waiting.total.tokens),
             "queue_oldest_seconds": ("How long the oldest of them has waited.", age_s),
         }
+
+    def by_model(self, now: float) -> dict[str, Waiting]:
+        """What waits, by the model that was asked for."""
+        found: dict[str, Waiting] = {}
+        for entry in self._admission.waiting:
+            asked = entry.request.model or ""
+            name = self._view.base_and_adapter(asked)[0] or asked
+            before = found.get(name, NONE_WAITS)
+            oldest_s = max(before.oldest_s, now - entry.arrived_at)
+            found[name] = Waiting(before.requests + 1, before.tokens + entry.request.prompt_tokens, oldest_s)
+        return found
 
     def by_class(self) -> ModelReadings:
         """Gauges for each class."""

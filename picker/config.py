@@ -14,6 +14,7 @@ from picker.events.settings import Events
 from picker.fleet import reuse
 from picker.fleet.breakers import FAILURES, MOST_PAUSE_S, PAUSE_S
 from picker.redisview.settings import RedisConfig
+from picker.scaling.settings import Scaling
 from picker.scheduling.decide import FALLBACKS
 from picker.scheduling.disaggregation import Disaggregation
 from picker.scheduling.model import WorkerModel
@@ -137,6 +138,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     failure_domain: the label of a rack, a zone, a node; fallbacks are taken from another one first.
     breaker: when a worker that fails is left out, and for how long.
     disaggregation: where some workers prefill and others decode; which, and when it is worth it.
+    scaling: how many workers to ask for, as metrics and for KEDA.
     admission: what becomes of requests while no worker has room.
     worker_model: assumed speed of a worker; its real one is learnt.
     tokenizers: for each model, the folder that holds its tokenizer.json and chat template, or its entry in a Hugging
@@ -183,6 +185,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     failure_domain: str = ""
     breaker: Breaker = Breaker()
     disaggregation: Disaggregation | None = None
+    scaling: Scaling = Scaling()
     admission: AdmissionSettings = AdmissionSettings()
     worker_model: WorkerModel = WorkerModel()
     tokenizers: dict[str, str] = {}

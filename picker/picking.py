@@ -46,6 +46,14 @@ _PARSE_BUDGET_S = 3.0
 _MOST_DIGITS = 16
 
 
+Asked = Callable[[str, float, int, int, float], None]
+"""Told of each request: its model, its prefill in seconds, tokens of its prompt and expected answer, the time."""
+
+
+def _nobody_asks(model: str, prefill_s: float, prompt_tokens: int, output_tokens: int, now: float) -> None:
+    pass
+
+
 class Picker:
     """Answers `Pick` actions. `is_blind` says that the fleet has not been read yet: then Envoy is left to choose."""
 
@@ -65,6 +73,7 @@ class Picker:
         self._placer = Placer(config, view)
         self._observer = observer or Observer(Recorder(config.events, "picker"), view)
         self.admitting = Admitting(config, view, self._placer, self._observer, metrics)
+        self.asked: Asked = _nobody_asks
         self._limits = config.limits
         self._tokenizers = Threads(config.limits.tokenizer_threads, "tokenizer")
         # One of their own, for work that is short: a model must not go unread because a prompt is long.
@@ -214,6 +223,10 @@ class Picker:
         settled = await self.admitting.admit(about, request.terms, wanted.tenant, base, len(wanted.body), moment)
         placed, moment, seen = settled.outcome, settled.moment, settled.seen
         ties = self._placer.salt + about.sequence
+        prefill_s = self._placer.prefill_s(about, placed)
+        if prefill_s is not None:
+            tokens = about.prompt_tokens, about.expected_output_tokens
+            self.asked(base or about.model or "", prefill_s, *tokens, time.monotonic())
         if isinstance(placed, Turned):
             self._metrics.refused(placed.cause)
             self._observer.turned_away(asked, about, placed.cause, CAUSE_STATUS[placed.cause], moment)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 import msgspec
+import numpy as np
 
 from picker.admission.entry import Entry
 from picker.config import Config
@@ -18,7 +19,7 @@ from picker.prompts.prefix import PrefixChain
 from picker.requests.headers import required_labels
 from picker.requests.model import InferenceRequest
 from picker.scheduling.decide import decide
-from picker.scheduling.decision import Decision, Refused, Routed
+from picker.scheduling.decision import Decision, Reason, Refused, Routed
 from picker.scheduling.disaggregation import decide_stages
 from picker.scheduling.policies import find
 from picker.scheduling.profile import choose
@@ -32,6 +33,8 @@ SILENT_S = 10.0
 """A request that ends unanswered after so long has failed. Peers: 60 s; engines that stream answer in far less."""
 
 _MOST_ANSWERS = 128
+_NOTHING_CACHED = np.zeros(1, np.int64)
+_FOR_WANT_OF_WORKERS = (Reason.NO_WORKERS, Reason.NOT_READY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,14 @@ class Placer:
         booking = self._book(request, decision, now)
         prefilling = self._book(request, prefill, now) if prefill else None
         return Placement(request, decision, booking, prefill, prefilling, entry)
+
+    def prefill_s(self, request: SchedulingRequest, outcome: object) -> float | None:
+        """What the prompt costs a worker; None where no worker would make a difference."""
+        if isinstance(outcome, Placement):
+            return outcome.decision.work_s + (outcome.prefill.work_s if outcome.prefill else 0.0)
+        if isinstance(outcome, Refused) and outcome.reason not in _FOR_WANT_OF_WORKERS:
+            return None
+        return float(self._model.prefill_s(request.prompt_tokens, _NOTHING_CACHED)[0])
 
     def answered(self, placement: Placement, status: int, served: str, now: float) -> None:
         """The head of a response has come, from the endpoint `served`, "" where the proxy does not say.

@@ -40,6 +40,7 @@ from picker.redisview.connection import connect
 from picker.redisview.keys import Keys
 from picker.redisview.tokenizers import TokenizerStore
 from picker.reload import Reload
+from picker.sizing import Sizing
 from picker.telemetry.metrics import Metrics, ModelReadings, Readings
 from picker.threads import SWITCH_INTERVAL_S
 from picker.truth import TruthCheck
@@ -105,6 +106,9 @@ class Server:
         self._health = Health()
         self._truth = TruthCheck(self._view, self._health, config.prediction)
         self._metrics.add_model_gauges(lambda: self._truth.readings)
+        self._sizing = Sizing(config, self._view, self._picker.admitting.by_model, self._pickers)
+        self._picker.asked = self._sizing.asked
+        self._metrics.add_model_gauges(lambda: self._sizing.readings)
         self._waiting: ModelReadings = {}
         self._metrics.add_class_gauges(lambda: self._waiting)
         self._stopping = asyncio.Event()
@@ -118,6 +122,7 @@ class Server:
                 await self._start(exits, self._port(self._config.health, None), "health")
             asks = Asks(self._picker, self._degraded, lambda: self._ext_proc.streams)
             await self._insight.open(exits, asks)
+            await self._sizing.open(exits)
             main = self._main_port()
             await self._start(exits, main, "listen")
             log.info("serving", listen=self._config.listen, metrics=self._config.metrics, pool=self._config.pool)
@@ -151,6 +156,7 @@ class Server:
                 tasks.create_task(self._sweep(), name="sweep"),
                 tasks.create_task(self._become_ready(), name="become-ready"),
                 tasks.create_task(self._truth.run(), name="truth-check"),
+                tasks.create_task(self._sizing.run(), name="sizing"),
                 tasks.create_task(Reload(self._source, self._config, self._reconfigure).run(), name="reload"),
                 tasks.create_task(self._offered.run(), name="offered-tokenizers"),
             ]
@@ -212,6 +218,9 @@ class Server:
                     quiet_since = time.monotonic()
             # Envoy's discovery and access-log streams and health watchers never end by themselves.
             await main.stop(0)
+
+    def _pickers(self) -> int:
+        return 1 + self._sharing.statistics().pickers
 
     def _is_blind(self) -> bool:
         return not self._feed.synced.is_set()

@@ -25,7 +25,7 @@ WARM_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A trace with the fleet for it. `mean`: requests a second on average; `period_s`: a day, as long as it takes here."""
+    """A trace with the fleet for it. `mean`: requests a second on average; `period_s`: how long a day takes here."""
 
     name: str
     asks: Sequence[Ask]
@@ -92,11 +92,8 @@ def scalers(scene: Scene, targets: dict[str, Sequence[float]]) -> dict[str, Scal
         found[f"GPU busy {target:.0%}"] = Horizontal("busy", target, scene.least, scene.most, DOWN_AFTER_S)
     for target in targets["requests"]:
         found[f"requests per worker {target:g}"] = Horizontal("requests", target, scene.least, scene.most, DOWN_AFTER_S)
-    for target in targets["now"]:
-        settings = _settings(scene, target, 0.0)
-        found[f"Picker, now only {target:.0%}"] = Predictive(settings, cluster)
     for target in targets["predictive"]:
-        found[f"Picker {target:.0%}"] = Predictive(_settings(scene, target, scene.startup_s), cluster)
+        found[f"Picker {target:.0%}"] = Predictive(_settings(scene, target), cluster)
     return found
 
 
@@ -116,5 +113,7 @@ def _cluster(scene: Scene) -> Cluster:
     return Cluster(profile=PROFILES[scene.profile], workers=scene.most)
 
 
-def _settings(scene: Scene, target: float, ahead_s: float) -> Scaling:
-    return Scaling(target=target, startup_s=ahead_s, down_after_s=DOWN_AFTER_S, least=scene.least, most=scene.most)
+def _settings(scene: Scene, target: float) -> Scaling:
+    return Scaling(
+        target=target, startup_s=scene.startup_s, down_after_s=DOWN_AFTER_S, least=scene.least, most=scene.most
+    )

@@ -100,10 +100,12 @@ class WaitingRoom:
             if self.leave(entry):
                 yield entry
 
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for _, _, entry in self._leaving if entry.is_waiting)
+
     def oldest(self) -> Entry | None:
         """Who has waited longest. O(n)."""
-        waiting = (entry for _, _, entry in self._leaving if entry.is_waiting)
-        return min(waiting, key=lambda entry: entry.arrived_at, default=None)
+        return min(self, key=lambda entry: entry.arrived_at, default=None)
 
     def is_first(self, rank: int, lane: Hashable) -> bool:
         """Whether a request of this class would wait for nobody: none above it, and none in its lane."""

@@ -1,9 +1,10 @@
 """From demand to a number of workers.
 
-    now        rate of work / target
-    soon       rate of work forecast to when a worker that starts now would serve / target
-    backlog    work that waits already / drain_s
-    desired    ceil(max(now, soon) + backlog), within least and most, and no fewer than it was for down_after_s
+now        rate of work / target
+soon       rate of work forecast to when a worker that starts now would serve / target
+backlog    work that waits already / drain_s
+desired    ceil(max(now, soon) + backlog), at least 1 unless idle, within least and most, and no fewer than it was
+               within down_after_s
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 
 from picker.scaling.demand import Demand
 from picker.scaling.settings import Scaling
+
+_SLACK = 0.01
+"""So little of a worker is no reason for one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +36,27 @@ class Sizing:
     def __init__(self, settings: Scaling):
         self._settings = settings
         self._lately: deque[tuple[float, int]] = deque()
-        self._began_at: float | None = None
+        self._began_at = math.inf
 
-    def desired(self, demand: Demand, backlog_s: float, waiting: int, now: float) -> Desired:
-        """`backlog_s`: worker-seconds of work that has come and is not done; `waiting`: requests without a worker."""
+    def desired(self, demand: Demand, backlog_s: float, waiting: int, now: float, pickers: int = 1) -> Desired:
+        """`backlog_s`: worker-seconds of work that has come and is not done; `waiting`: requests without a worker.
+
+        `pickers`: so many times the demand comes in all.
+        """
         settings = self._settings
-        self._began_at = now if self._began_at is None else self._began_at
+        self._began_at = min(self._began_at, now)
         demand.elapse(now)
-        current = demand.workers / settings.target
-        soon = demand.forecast(settings.startup_s) / settings.target
+        current = pickers * demand.workers / settings.target
+        soon = pickers * demand.forecast(settings.startup_s) / settings.target
         backlog = backlog_s / settings.drain_s
-        wanted = math.ceil(max(current, soon) + backlog - 1e-6)
-        wanted = min(max(wanted, self._least(demand, waiting, now)), settings.most)
-        return Desired(current, soon, backlog, self._damped(wanted, now))
+        wanted = settings.least
+        if waiting or not self._is_idle(demand, now):
+            wanted = max(wanted, 1, math.ceil(max(current, soon) + backlog - _SLACK))
+        return Desired(current, soon, backlog, self._damped(min(wanted, settings.most), now))
 
-    def _least(self, demand: Demand, waiting: int, now: float) -> int:
-        settings = self._settings
-        if waiting:
-            return max(settings.least, 1)
-        last = max(demand.last_at, self._began_at or now)
-        is_idle = settings.idle_s > 0 and now - last >= settings.idle_s
-        return settings.least if is_idle or settings.least else 1
+    def _is_idle(self, demand: Demand, now: float) -> bool:
+        settings, last = self._settings, max(demand.last_at, self._began_at)
+        return settings.idle_s > 0 and now - last >= settings.idle_s
 
     def _damped(self, wanted: int, now: float) -> int:
         """The most that was wanted lately. What only falls is kept: older and smaller ones can never count again."""

@@ -22,8 +22,7 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     drain_s: in how long work that already waits should be done.
     tpot_s: seconds for each output token that are good enough; a worker may run as many requests at once as keep it.
     least, most: workers to ask for.
-    down_after_s: fewer workers are asked for when that would have been enough for so long; about as long as one takes to
-    start.
+    down_after_s: fewer workers are asked for when that would have been enough for so long.
     idle_s: no worker is asked for after so long without any request; 0 keeps the least, which must then be above 0.
     """
 

@@ -62,11 +62,14 @@ class Signals:
         work = work_s(self._model, prefill_s, prompt_tokens, output_tokens, self._settings.tpot_s)
         self._of(model)[0].arrived(work, prompt_tokens + output_tokens, now)
 
-    def read(self, view: View, waiting: Mapping[str, Waiting], now: float) -> dict[str, Signal]:
-        """The signals of all models that are served or asked for."""
+    def read(self, view: View, waiting: Mapping[str, Waiting], now: float, pickers: int = 1) -> dict[str, Signal]:
+        """The signals of all models that are served or asked for.
+
+        `pickers`: so many share the traffic evenly, of which this is one. The books of the view are of all anyway.
+        """
         for name in (*view.model_names(), *waiting):
             self._of(name)
-        return {name: self._signal(name, view, waiting.get(name, NONE_WAITS), now) for name in self._models}
+        return {name: self._signal(name, view, waiting.get(name, NONE_WAITS), now, pickers) for name in self._models}
 
     def _of(self, model: str) -> tuple[Demand, Sizing]:
         if model not in self._models and len(self._models) >= MOST_MODELS:
@@ -77,18 +80,18 @@ class Signals:
             self._models[model] = (Demand(self._settings.window_s), Sizing(self._settings))
         return self._models[model]
 
-    def _signal(self, name: str, view: View, waiting: Waiting, now: float) -> Signal:
+    def _signal(self, name: str, view: View, waiting: Waiting, now: float, pickers: int) -> Signal:
         demand, sizing = self._models[name]
         serving = view.serving(name) & view.fresh()
         books = view.inflight.outstanding(now)
         owed = np.where(serving, books.prefill_s, 0.0)
-        backlog_s = float(owed.sum()) + waiting.tokens * self._model.prefill_s_per_token
+        backlog_s = float(owed.sum()) + waiting.tokens * pickers * self._model.prefill_s_per_token
         late = serving & (books.prefill_s > self._settings.drain_s)
         workers = int(serving.sum())
         busy = np.clip(books.utilisation[serving], 0.0, 1.0)
         return Signal(
-            requests_per_s=demand.requests_per_s,
-            tokens_per_s=demand.tokens_per_s,
+            requests_per_s=pickers * demand.requests_per_s,
+            tokens_per_s=pickers * demand.tokens_per_s,
             service_s=demand.service_s,
             workers=workers,
             running=int(books.requests[serving].sum()),
@@ -96,5 +99,5 @@ class Signals:
             backlog_s=backlog_s,
             saturation=float(busy.mean()) if workers else 0.0,
             at_risk=int(books.requests[late].sum()) + waiting.requests,
-            desired=sizing.desired(demand, backlog_s, waiting.requests, now),
+            desired=sizing.desired(demand, backlog_s, waiting.requests, now, pickers),
         )

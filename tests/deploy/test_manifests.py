@@ -23,6 +23,7 @@ from tests.deploy.render import BASE, CHART, ROOT, Manifest, base, chart, docume
 
 KUBERNETES = "1.31"
 GATEWAYS = sorted((ROOT / "deploy" / "gateways").glob("*.yaml"))
+SCALING = sorted((ROOT / "deploy" / "scaling").glob("*.yaml"))
 VALUES: dict[str, Manifest] = {
     "defaults": {},
     "everything on": {
@@ -36,6 +37,7 @@ VALUES: dict[str, Manifest] = {
             "nodeSelector": {"a": "b"},
             "tolerations": [{"key": "k", "operator": "Exists"}],
             "podAnnotations": {"x": "y"},
+            "keda": {"enabled": True},
             "service": {"type": "LoadBalancer", "annotations": {"x": "y"}},
             "autoscaling": {"enabled": True},
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -259,6 +261,25 @@ def test_a_gateways_manifests_fit_the_chart_with_the_values_that_they_name(path:
     made = {(each["kind"], each["metadata"]["name"]) for each in chart(values)}
     wanted = {("InferencePool", "default")} if "InferencePool, name" in text else {("Service", "picker")}
     assert wanted <= made
+
+
+@pytest.mark.parametrize("path", SCALING, ids=lambda path: path.stem)
+def test_the_examples_for_autoscalers_have_the_shapes_of_their_kinds(path: Path) -> None:
+    [manifest] = documents(path.read_text())
+    check(manifest)
+    assert (
+        "picker_scaling_desired_workers" in path.read_text()
+        or "scalerAddress: picker.picker.svc:9004" in path.read_text()
+    )
+
+
+def test_keda_finds_the_port_that_the_picker_listens_on() -> None:
+    manifests = chart({"picker": {"keda": {"enabled": True}, "config": {"scaling": {"least": 0, "idle_s": 600.0}}}})
+    text = one(manifests, "ConfigMap", "picker")["data"]["picker.yaml"]
+    config = parse(text, Config, "picker.yaml")
+    assert (config.scaling.keda, config.scaling.least, config.scaling.idle_s) == ("0.0.0.0:9004", 0, 600.0)
+    ports = one(manifests, "Service", "picker")["spec"]["ports"]
+    assert {"name": "keda", "port": 9004, "targetPort": "keda"} in ports
 
 
 @pytest.mark.parametrize("change", [("spec", "targetPort"), ("spec", "endpointPickerRef", "nmae")])

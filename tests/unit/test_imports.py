@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "requests.errors",
     ),
     "settings": (),
+    "scaling": ("fleet", "scheduling.model"),
     "migrate": (),
     "doctor": ("extproc.wire",),
     "doctor.redis": ("redisview", "prompts.chain"),
@@ -109,6 +110,11 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "events": ("grpc",),
     "agent": ("grpc",),
     "settings": ("grpc", "redis", "asyncio", "time", "random"),
+    "scaling": ("redis", "time", "random"),
+    **{
+        f"scaling.{module}": ("grpc", "redis", "asyncio", "time", "random")
+        for module in ("demand", "desired", "signals", "work")
+    },
     "migrate": ("grpc", "redis", "asyncio", "time", "random"),
     "redisview": ("grpc",),
 }

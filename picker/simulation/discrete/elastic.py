@@ -147,7 +147,8 @@ class _Elastic(_Run):
 
     def _shrink(self, fewer: int, serving: list[_Worker], now: float) -> None:
         # Whoever has the least to do goes; one that starts is waited for, as Kubernetes does not know better either.
-        for worker in sorted(serving, key=lambda w: w.engine.running + w.engine.waiting)[: min(fewer, len(serving) - 1)]:
+        serving.sort(key=lambda w: w.engine.running + w.engine.waiting)
+        for worker in serving[: min(fewer, len(serving) - 1)]:
             self._leaving.add(worker.number)
             self._tell(worker, "draining")
             self._leave_when_empty(now, worker)

@@ -1,0 +1,1 @@
+"""Made by protos/generate.sh."""
