@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
 from pathlib import Path
@@ -21,10 +22,12 @@ FAST = ("--speed", "20")
 
 
 async def test_an_agent_dies_and_comes_back() -> None:
-    """Without it workers are stale after some seconds, and Envoy is left to choose among them all."""
+    """It is the only one: that all fall silent at once says nothing about the workers."""
     async with Stack(Plan(workers=3, worker=FAST)) as stack, steady(stack.url) as traffic:
         await more(traffic, 30)
         stack.agent.kill()
+        # Longer than what makes a worker stale whose agent alone is silent.
+        await asyncio.sleep(7.0)
         await more(traffic, 40)
         stack.agent.start()
         await until(lambda: stack.metric_is("picker_workers_ready", 3))

@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from picker.config import Tls
 from picker.simulation.process import Process, free_ports
+from picker.simulation.valkey import ValkeyServer
 from picker.tls import _self_signed
 from tests.integration.ext_proc import TRANSPORTS
 from tests.integration.traffic import until
@@ -148,6 +150,26 @@ async def test_processes_have_ports_of_their_own_and_are_started_again(transport
         assert not any(map(_is_running, children))
     finally:
         process.kill()
+
+
+async def test_processes_see_what_each_other_has_in_flight(transport: str, tmp_path: Path) -> None:
+    async with ValkeyServer() as redis:
+        path, ports = config(tmp_path, transport=transport, redis=redis.url)
+        process = serve(tmp_path, path, "--processes", "2")
+        try:
+            for number in range(2):
+                url = f"http://127.0.0.1:{ports[1] + number}/metrics"
+                await process.wait_until(lambda url=url: _says(url, "picker_peers 1.0"))  # type: ignore[misc]
+        finally:
+            process.kill()
+
+
+async def _says(url: str, line: str) -> bool:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        try:
+            return line in (await client.get(url)).text.splitlines()
+        except httpx.HTTPError:
+            return False
 
 
 async def test_he_17_a_drain_says_so_first_and_goes_on_serving_for_a_while(transport: str, tmp_path: Path) -> None:
