@@ -20,7 +20,9 @@ import structlog
 
 from picker.admission.control import Admission, Admitted, Failed, Verdict
 from picker.admission.entry import Entry
-from picker.admission.refusals import Turned
+from picker.admission.pace import retry_after_s
+from picker.admission.quotas import Quotas
+from picker.admission.refusals import Cause, Turned
 from picker.admission.terms import Rules
 from picker.config import Config
 from picker.events.decided import Seen
@@ -69,7 +71,9 @@ class Admitting:
         self._observer = observer
         self._metrics = metrics
         self._rules = Rules(settings, secrets.randbits(64), config.worker_model)
-        self._admission = Admission(settings, view, config.worker_model, self._decide, Random().random)
+        self._rng = Random()
+        self._admission = Admission(settings, view, config.worker_model, self._decide, self._rng.random)
+        self.quotas = Quotas(settings.quotas)
         self._seen: Seen | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -84,6 +88,23 @@ class Admitting:
         `tenant` is the one in the proxy's own metadata; `base` the model under whose name workers cache; `size` the
         body's, in bytes. Raises what deciding raised.
         """
+        if not self.quotas:
+            return await self._admit(about, terms, tenant, base, size, moment)
+        whose, tokens = self._whose(terms, tenant), about.prompt_tokens + about.expected_output_tokens
+        charges, wait_s = self.quotas.take(whose, base, tokens, moment.now)
+        if wait_s:
+            return Settled(Turned(Cause.QUOTA, retry_after_s(wait_s, self._rng.random())), moment, None)
+        settled = None
+        try:
+            settled = await self._admit(about, terms, tenant, base, size, moment)
+            return settled
+        finally:
+            if settled is None or not isinstance(settled.outcome, Placement):
+                self.quotas.give_back(charges)
+
+    async def _admit(
+        self, about: SchedulingRequest, terms: Terms, tenant: str, base: str, size: int, moment: Moment
+    ) -> Settled:
         now = moment.now
         if not self._is_on:
             decision, prefill = self._decide(about, now)
@@ -173,7 +194,10 @@ class Admitting:
         return rank
 
     def _tenant(self, terms: Terms, tenant: str) -> str | int:
-        return self._rules.tenant(terms.tenant if self._trusts_header else tenant)
+        return self._rules.tenant(self._whose(terms, tenant))
+
+    def _whose(self, terms: Terms, tenant: str) -> str:
+        return terms.tenant if self._trusts_header else tenant
 
     def _decide(self, about: SchedulingRequest, now: float) -> tuple[Decision, Routed | None]:
         self._seen = self._observer.before(about, now)

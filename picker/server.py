@@ -36,8 +36,10 @@ from picker.picking import Picker
 from picker.ports import Port, port
 from picker.prompts.reader import PromptReader
 from picker.prompts.tokenizer import ModelTokenizer
+from picker.quota_sharing import QuotaSharing
 from picker.redisview.connection import connect
 from picker.redisview.keys import Keys
+from picker.redisview.spending import Spending
 from picker.redisview.tokenizers import TokenizerStore
 from picker.reload import Reload
 from picker.sizing import Sizing
@@ -111,6 +113,7 @@ class Server:
         self._metrics.add_model_gauges(lambda: self._sizing.readings)
         self._waiting: ModelReadings = {}
         self._metrics.add_class_gauges(lambda: self._waiting)
+        self._quota_sharing = QuotaSharing(self._picker.admitting.quotas, Spending(redis, keys))
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -153,6 +156,7 @@ class Server:
                 tasks.create_task(self._feed.run(), name="feed"),
                 tasks.create_task(self._sharing.run(), name="sharing"),
                 tasks.create_task(self._insight.run(), name="insight"),
+                tasks.create_task(self._quota_sharing.run(), name="quota-sharing"),
                 tasks.create_task(self._sweep(), name="sweep"),
                 tasks.create_task(self._become_ready(), name="become-ready"),
                 tasks.create_task(self._truth.run(), name="truth-check"),

@@ -165,10 +165,22 @@ class Admission:
         if not self._room.is_at(slot, now):
             entry.target, entry.decide_after = slot, now + _LOOK_AGAIN_S
             return None
-        due = entry.first_token_by
-        if due < NEVER and now + self._room.ttft_s(slot, first.work_s, now) > due:
+        late = self._late(entry, slot, first.work_s, now) if entry.first_token_by < NEVER else None
+        return late or Admitted(decision, prefill)
+
+    def _late(self, entry: Entry, slot: int, work_s: float, now: float) -> Turned | None:
+        """Why it may not go to this worker, if its first token would come too late there.
+
+        One whose own prefill alone takes too long is served all the same while nobody else waits.
+        """
+        wait_s, work_s = self._room.ttft_s(slot, work_s, now)
+        if now + wait_s + work_s <= entry.first_token_by:
+            return None
+        if entry.arrived_at + work_s <= entry.first_token_by:
             return Turned(Cause.TOO_LATE, self._retry_after_s(entry.rank))
-        return Admitted(decision, prefill)
+        if not self.waiting:
+            return None
+        return Turned(Cause.COLD, retry_after_s(self._settings.gate.retry_s, self._chance()))
 
     def _waits_for(self, entry: Entry, refused: Refused) -> bool:
         if refused.reason in _NOBODY:
@@ -220,6 +232,8 @@ class Admission:
 
     def _is_cold(self, entry: Entry, decision: Decision | None, now: float) -> bool:
         chain = entry.request.chain
+        if isinstance(decision, Routed) and entry.arrived_at + decision.work_s > entry.first_token_by:
+            return True
         if not chain:
             return False
         hits = decision.hit_tokens // entry.request.block_tokens if isinstance(decision, Routed) else None
@@ -232,7 +246,7 @@ class Admission:
         waiting = self.waiting
         ahead = waiting.ahead(entry)
         own = waiting.of_tenant(entry.rank, entry.tenant).requests
-        turns = min(ahead, (own + 1) * waiting.tenants(entry.rank))
+        turns = min(ahead, own * waiting.tenants(entry.rank))
         wait_s = self.pace.gone_s(turns)
         return wait_s is not None and now + wait_s > min(entry.leave_at, entry.first_token_by)
 

@@ -55,13 +55,16 @@ class WorkerRoom:
         busy = min(_MOST_UTILISATION, books.utilisation.item(slot))
         return float(self._view.inflight.speed().item(slot) * step_s / (1 - busy))
 
-    def ttft_s(self, slot: int, work_s: float, now: float) -> float:
-        """Seconds to the first token of a request of so much work, were it sent there now."""
+    def ttft_s(self, slot: int, work_s: float, now: float) -> tuple[float, float]:
+        """To the first token of a request of so much work, were it sent there now: others' prefill, and its own.
+
+        In seconds, at the worker's own speed.
+        """
         books = self._view.inflight.outstanding(now)
         speed = self._view.inflight.speed().item(slot)
         owed_s = speed * books.prefill_s.item(slot)
         age_s = now - books.progress_at.item(slot) if owed_s else 0.0
-        return max(owed_s - age_s, _LEAST_WAIT * owed_s) + speed * work_s
+        return max(owed_s - age_s, _LEAST_WAIT * owed_s), speed * work_s
 
     def _shows_first_tokens(self, slot: int) -> bool:
         view = self._view

@@ -84,6 +84,23 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     retry_s: PositiveFloat = 10.0
 
 
+class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rate for each tenant and model.
+
+    tenants: whom it is for, each by itself; none named: for each there is.
+    models: by the first of the names that workers serve them under; none named: for each there is.
+    requests_per_s: of requests. None is no limit.
+    tokens_per_s: of tokens, of the prompt and of the answer as it is expected. None is no limit.
+    burst_s: so many seconds of the rate may come at once.
+    """
+
+    tenants: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    requests_per_s: PositiveFloat | None = None
+    tokens_per_s: PositiveFloat | None = None
+    burst_s: PositiveFloat = 10.0
+
+
 DEFAULT_CLASSES = (
     ClassSettings(name="interactive", priority=100),
     ClassSettings(name="default", share=0.1, fill=0.9),
@@ -107,6 +124,8 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     scan: how many requests whose worker has no room may be passed over for one whose worker has.
     room: when a worker has room.
     gate: for sessions whose cache is lost.
+    quotas: rates for tenants and models, all of which must be kept. Where tenants are known by a header that clients
+    can send, they hold nobody who does not want to be held.
     """
 
     enabled: bool = True
@@ -121,6 +140,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     scan: Positive = 16
     room: Room = Room()
     gate: Gate = Gate()
+    quotas: tuple[Quota, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises ValueError."""

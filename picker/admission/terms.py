@@ -59,7 +59,7 @@ class Rules:
         return xxhash.xxh3_64_intdigest(name.encode(), self._seed) % self._settings.tenant_buckets
 
     def deadlines(self, rank: int, terms: Terms, prompt_tokens: int, now: float) -> Deadlines:
-        """Of a request that comes now. No objective is shorter than what the prompt's own prefill takes."""
+        """Of a request that comes now."""
         own = self.classes[rank]
         patience_s = terms.timeout_s or NEVER
         has_objective = own.ttft_s is not None or terms.ttft_s is not None
@@ -72,4 +72,4 @@ class Rules:
     def _objective_s(self, own: ClassSettings, terms: Terms, prompt_tokens: int) -> float:
         cold_s = float(self._model.prefill_s(prompt_tokens, _NOTHING)[0])
         usual_s = NEVER if own.ttft_s is None else own.ttft_s + own.ttft_prefills * cold_s
-        return max(cold_s, min(usual_s, terms.ttft_s or NEVER))
+        return min(usual_s, terms.ttft_s or NEVER)

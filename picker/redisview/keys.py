@@ -22,6 +22,7 @@ class Keys:
     routed -> STREAM, bounded: packed `share_records.Routed`, of all pickers
     decisions -> STREAM, bounded: decisions of all pickers as JSON (`picker.events.record`), where this is asked for
     cordons -> HASH, worker id -> why operators want nothing sent to it
+    spending -> HASH, expires: what was spent of each quota, by all pickers
     """
 
     pool: str
@@ -73,6 +74,11 @@ class Keys:
     def cordons(self) -> str:
         """HASH of cordoned workers."""
         return self._key("cordons")
+
+    @property
+    def spending(self) -> str:
+        """HASH of what was spent of quotas."""
+        return self._key("spending")
 
     @property
     def routed(self) -> str:

@@ -109,6 +109,16 @@ class TestDeadlines:
         assert isinstance(late, Turned) and late.cause is Cause.TOO_LATE
         assert isinstance(desk.arrive(desk.entry(8_000, chain(2, 8_000), first_token_by=0.6), 0.0), Admitted)
 
+    def test_what_is_late_by_its_own_prefill_is_served_while_nobody_waits_and_not_otherwise(self) -> None:
+        desk = Desk(fleet(1))
+        assert isinstance(desk.arrive(desk.entry(30_000, chain(1, 30_000), first_token_by=0.5), 0.0), Admitted)
+        assert desk.arrive(desk.entry(), 0.0) is None
+        assert desk.arrive(desk.entry(30_000, chain(2, 30_000), first_token_by=0.7, rank=0), 0.0) is None
+        desk.view.inflight.prefill_s[:] = 0.0
+        told = [verdict for _, verdict in desk.dispatch(0.1) if isinstance(verdict, Turned)]
+        assert [each.cause for each in told] == [Cause.COLD]
+        assert told[0].retry_after_s >= 10
+
     def test_a_wait_ends_when_even_an_idle_worker_would_be_too_late(self) -> None:
         desk = Desk(fleet(1))
         crowd(desk, 1)
@@ -263,13 +273,12 @@ class TestRules:
         assert rules.deadlines(rank, Terms(timeout_s=5.0), TOKENS, 100.0).leave_at == 105.0
         assert rules.deadlines(rank, Terms(timeout_s=500.0), TOKENS, 100.0).leave_at == 130.0
 
-    def test_an_objective_grows_with_the_prompt_and_is_never_shorter_than_its_own_prefill(self) -> None:
+    def test_an_objective_grows_with_the_prompt_and_clients_may_shorten_it(self) -> None:
         settings = AdmissionSettings(classes=(ClassSettings(name="default", ttft_s=2.0, ttft_prefills=1.5),))
         due = Rules(settings, 0, MODEL).deadlines
         assert due(0, Terms(), TOKENS, 0.0).first_token_by == pytest.approx(2 + 1.5 * COLD_S)
         assert due(0, Terms(ttft_s=1.0), TOKENS, 0.0).first_token_by == 1.0
         assert due(0, Terms(ttft_s=9.0), TOKENS, 0.0).first_token_by == pytest.approx(2 + 1.5 * COLD_S)
-        assert due(0, Terms(ttft_s=0.001), TOKENS, 0.0).first_token_by == pytest.approx(COLD_S)
         assert Rules(AdmissionSettings(), 0, MODEL).deadlines(0, Terms(), TOKENS, 0.0).first_token_by == NEVER
 
     def test_tenants_that_are_named_have_their_place_and_all_others_share_one(self) -> None:

@@ -1,0 +1,33 @@
+"""What all pickers have spent of their quotas: counters in one HASH, forgotten where nobody counts any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from redis.asyncio import Redis
+
+from picker.redisview.connection import bounded
+from picker.redisview.keys import Keys
+
+KEPT_S = 600
+
+
+class Spending:
+    """Counters by name."""
+
+    def __init__(self, client: Redis, keys: Keys, deadline_s: float = 0.5):
+        self._client = client
+        self._key = keys.spending
+        self._deadline_s = deadline_s
+
+    async def add(self, amounts: Mapping[str, float]) -> dict[str, float]:
+        """Adds to the counters and gives their values; 0 only asks. Raises one of `connection.FAILURES`."""
+        if not amounts:
+            return {}
+        pipeline = self._client.pipeline(transaction=False)
+        for name, amount in amounts.items():
+            pipeline.hincrbyfloat(self._key, name, amount)
+        pipeline.expire(self._key, KEPT_S)
+        async with bounded(self._deadline_s):
+            values = await pipeline.execute()
+        return {name: float(value) for name, value in zip(amounts, values[:-1], strict=True)}
