@@ -7,14 +7,16 @@ as an argument. A peer can make it end the connection, never make it raise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from picker.transport import frames, headers
+from picker.transport.blocks import Block, BlockCollector
 from picker.transport.errors import CallFault, ConnectionFault, ErrorCode, Reason, Status, StreamFault
 from picker.transport.events import Ended, Event, HalfClosed, Misbehaved, NoRoom, Opened, Received
-from picker.transport.frames import ACK, END_HEADERS, END_STREAM, PADDED, PRIORITY, Frame, FrameType, Setting
+from picker.transport.frames import ACK, END_STREAM, PADDED, Frame, FrameType, Setting
 from picker.transport.headers import HeaderReader
 from picker.transport.limits import Bucket, Limits
+from picker.transport.liveness import Liveness
 from picker.transport.messages import Assembler
 from picker.transport.outbox import Budget, Outbox
 from picker.transport.streams import Stream
@@ -22,22 +24,12 @@ from picker.transport.windows import ReceiveWindow
 
 CONNECTION_WINDOW = 1 << 28
 """All that a peer may send on all streams: each has a window of its own, and nothing waits to be read here."""
-_MOST_CONTINUATIONS = 16
-_PRIORITY_BYTES = 5
 _STREAMS_FOR_ONE = 100
-_KEEPALIVE, _DRAIN = b"keep-alv", b"draining"
+_DRAIN = b"draining"
 _DRAIN_ROUND_TRIP_S = 1.0
 
 
 T = TypeVar("T")
-
-
-class _Block(NamedTuple):
-    """Headers whose end has not come."""
-
-    stream_id: int
-    ends_stream: bool
-    fragments: list[bytes]
 
 
 class Connection:
@@ -50,15 +42,14 @@ class Connection:
         self._budget = budget
         self._reader = frames.FrameReader()
         self._headers = HeaderReader(limits.max_header_bytes)
-        self._block: _Block | None = None
+        self._blocks = BlockCollector(limits.max_header_bytes)
         self._window = ReceiveWindow(CONNECTION_WINDOW)
         self._outbox = Outbox(budget)
         self._early_resets = Bucket(limits.resets_per_s, now)
         self._control_frames = Bucket(limits.control_frames_per_s, now)
         self._last_id = self._may_be_reset = self._received = 0
-        self._has_settings = False
-        self._began = self._heard = self._now = now
-        self._asked_for_life: float | None = None
+        self._liveness = Liveness(limits, now)
+        self._now = now
         self._drains_since: float | None = None
         self._takes_no_more = False
         self._events: list[Event] = []
@@ -80,8 +71,8 @@ class Connection:
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """What the bytes mean, in order."""
-        self._heard = self._now = now
-        self._asked_for_life = None
+        self._now = now
+        self._liveness.hear(now)
         return self._guarded(self._receive, data)
 
     def sweep(self, now: float) -> list[Event]:
@@ -184,9 +175,9 @@ class Connection:
 
     def _on_frame(self, frame: Frame) -> None:
         kind, flags, stream_id, payload = frame
-        if not self._has_settings and (kind != FrameType.SETTINGS or flags & ACK):
+        if not self._liveness.has_greeted and (kind != FrameType.SETTINGS or flags & ACK):
             raise _protocol_error()
-        if self._block is not None and (kind != FrameType.CONTINUATION or stream_id != self._block.stream_id):
+        if not self._blocks.allows(kind, stream_id):
             raise _protocol_error()
         step = _STEPS.get(kind)
         if step is None:
@@ -198,25 +189,12 @@ class Connection:
             self._refuse(stream_id, fault.code)
 
     def _sweep(self, now: float) -> None:
-        if not self._has_settings:
-            if now - self._began > self._limits.handshake_s:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, Reason.HANDSHAKE_LATE)
-            return
-        self._ask_for_life()
+        self._outbox.control(self._liveness.check(now))
         if self._drains_since is not None and now - self._drains_since > _DRAIN_ROUND_TRIP_S:
             self._take_no_more()
         for stream in self._outbox.stalled(now, self._limits.stall_s):
             self._events.append(Misbehaved(Reason.STALLED))
             self._reset(stream, ErrorCode.CANCEL)
-
-    def _ask_for_life(self) -> None:
-        patience = self._limits.keepalive_s
-        if self._asked_for_life is not None:
-            if self._now - self._asked_for_life > patience:
-                raise ConnectionFault(ErrorCode.NO_ERROR, Reason.SILENT)
-        elif self._now - self._heard > patience:
-            self._asked_for_life = self._now
-            self._outbox.control(frames.frame(FrameType.PING, 0, 0, _KEEPALIVE))
 
     def _take_no_more(self) -> None:
         if not self._takes_no_more:
@@ -230,7 +208,7 @@ class Connection:
     # Frames of the connection.
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
-        self._has_settings = True
+        self._liveness.has_greeted = True
         if stream_id or (flags & ACK and payload):
             raise _protocol_error()
         if flags & ACK:
@@ -295,38 +273,25 @@ class Connection:
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:
             raise _protocol_error()
-        block = frames.unpadded(flags, payload)
-        if flags & PRIORITY:
-            block = block[_PRIORITY_BYTES:]
-        self._collect(_Block(stream_id, bool(flags & END_STREAM), [block]), flags)
+        self._on_block(self._blocks.begin(flags, stream_id, payload))
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._block is None:
-            raise _protocol_error()
-        self._block.fragments.append(payload)
-        if len(self._block.fragments) > _MOST_CONTINUATIONS:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, Reason.CONTINUATION_FLOOD)
-        self._collect(self._block, flags)
+        self._on_block(self._blocks.go_on(flags, payload))
 
-    def _collect(self, block: _Block, flags: int) -> None:
-        if sum(map(len, block.fragments)) > self._limits.max_header_bytes:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, Reason.HEADERS_TOO_LARGE)
-        self._block = None if flags & END_HEADERS else block
-        if self._block is None:
-            self._on_block(block.stream_id, b"".join(block.fragments), block.ends_stream)
-
-    def _on_block(self, stream_id: int, block: bytes, ends_stream: bool) -> None:
-        if stream_id > self._last_id:
-            return self._open(stream_id, block, ends_stream)
+    def _on_block(self, block: Block | None) -> None:
+        if block is None:
+            return
+        if block.stream_id > self._last_id:
+            return self._open(*block)
         # Trailers; gRPC's clients send none.
-        self._headers.skip(block)
-        stream = self._stream(stream_id)
+        self._headers.skip(block.data)
+        stream = self._stream(block.stream_id)
         if stream is not None:
-            if not ends_stream or stream.is_half_closed:
+            if not block.ends_stream or stream.is_half_closed:
                 raise StreamFault(ErrorCode.PROTOCOL_ERROR, Reason.PROTOCOL)
             self._half_close(stream)
 
-    def _open(self, stream_id: int, block: bytes, ends_stream: bool) -> None:
+    def _open(self, stream_id: int, ends_stream: bool, block: bytes) -> None:
         if self._takes_no_more:
             # The peer knows, or will know, that this stream is for somebody else.
             return self._headers.skip(block)

@@ -101,7 +101,19 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "transport": ("redis",),
     **{
         f"transport.{module}": ("grpc", "redis", "asyncio", "time", "random")
-        for module in ("calls", "connection", "frames", "headers", "limits", "messages", "outbox", "streams", "windows")
+        for module in (
+            "blocks",
+            "calls",
+            "connection",
+            "frames",
+            "headers",
+            "limits",
+            "liveness",
+            "messages",
+            "outbox",
+            "streams",
+            "windows",
+        )
     },
     **{
         f"events.{module}": ("grpc", "redis", "asyncio", "time", "random")
