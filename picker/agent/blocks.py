@@ -2,7 +2,7 @@
 
 The engine names its blocks by hashes of its own making. `BlockTable` follows them, computes Picker's prefix chain from
 the token ids that events carry, and says which *index blocks* (`prompts.chain`, one for each 64 tokens) appear and
-disappear. Four rules:
+disappear. Five rules:
 
 - **Copies are counted.** Two requests that compute the same block at once leave two copies; the engine announces it
   twice and removes it twice (vLLM 0.32), and it can be hit until both are gone. What a request with vLLM's
@@ -17,7 +17,6 @@ disappear. Four rules:
 - **Only what a GPU can hit at once.** Events of other media are skipped: their tiers evict on their own, so that a
   block on disk says nothing about its ancestors, and loading one costs a time that is not known here. Of hybrid models
   only groups with full attention count.
-
 - **Blocks may have any size.** The chain goes on by 16 tokens, and what an engine's block leaves over is kept with it
   until the next one completes it: SGLang's pages of one token end in the same index blocks as vLLM's blocks of 16.
 

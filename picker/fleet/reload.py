@@ -36,6 +36,8 @@ class Reload:
             await self._tail.find_cursor()
         for batch in batches(fences, self._settings.reload_workers):
             current = [fence for fence in batch if fence in self._mirror.fences]
+            if not current:
+                continue
             try:
                 await self._restore_batch(current)
             except Foreign:

@@ -174,13 +174,22 @@ class PasswordFile(CredentialProvider):
 
 @asynccontextmanager
 async def bounded(deadline_s: float) -> AsyncIterator[None]:
-    """Around one command or pipeline: whatever becomes of the connection, it ends within so many seconds."""
+    """Around one command or pipeline: whatever becomes of the connection, it ends within so many seconds.
+
+    redis-py 8 loses a cancellation that comes just as a connection fails or a pipeline is put away (seen as tasks that
+    do not end: test_agent_model). Here it is raised again.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
     try:
         async with asyncio.timeout(deadline_s):
             yield
     except RuntimeError as error:
         # uvloop raises it for a write to a connection that has just been lost; redis-py 8 lets it pass.
         raise ConnectionError(str(error)) from error
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def reason(error: BaseException) -> str:
