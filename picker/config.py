@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,6 +12,7 @@ from picker.debug.settings import Debug
 from picker.events.settings import Events
 from picker.fleet import reuse
 from picker.fleet.breakers import FAILURES, MOST_PAUSE_S, PAUSE_S
+from picker.fleet.endpoints import networks
 from picker.redisview.settings import RedisConfig
 from picker.scaling.settings import Scaling
 from picker.scheduling.decide import FALLBACKS
@@ -20,6 +20,7 @@ from picker.scheduling.disaggregation import Disaggregation
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import expected_delay
 from picker.scheduling.profile import Profile
+from picker.settings.values import without_passwords
 from picker.telemetry.trace_settings import Traces
 from picker.transport.limits import PeerLimits
 
@@ -126,6 +127,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics_workers: workers that have series of their own.
     metrics_compatible: also expose what we know under the names of the reference picker (llm_d_epp_..., inference_...).
     redis, pool: where agents publish, and under which name. A URL, or one with passwords and certificates in files.
+    worker_networks: where the endpoints of workers lie, such as 10.0.0.0/8; others get nothing, whatever Redis says.
+    Any by default, but for addresses that no worker can have, as those of cloud metadata services.
     transport: what carries gRPC on `listen` and `health`: grpcio, or http2, our own. Envoy sees no difference.
     http2: what the http2 transport lets a peer do.
     policy: by name; `picker simulate policies` lists ours and those of installed packages.
@@ -175,6 +178,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics_compatible: bool = False
     redis: str | RedisConfig = "redis://127.0.0.1:6379"
     pool: str = "default"
+    worker_networks: tuple[str, ...] = ()
     transport: Literal["grpcio", "http2"] = "http2"
     http2: PeerLimits = PeerLimits()
     policy: str = expected_delay.NAME
@@ -213,12 +217,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 host_and_port(getattr(self, name) or "127.0.0.1:1")
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-
-
-_SECRET = re.compile(r"//[^/@]*@")
+        try:
+            networks(self.worker_networks)
+        except ValueError as error:
+            raise ValueError(f"worker_networks: {error}") from None
 
 
 def redacted(config: Config) -> str:
     """The configuration as YAML, for people to see: without the credentials in a URL, and with names of files only."""
-    text = yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False, allow_unicode=True)
-    return _SECRET.sub("//***@", text)
+    values = without_passwords(msgspec.to_builtins(config))
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

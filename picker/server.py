@@ -27,7 +27,9 @@ from picker.extproc.conversation import Settings
 from picker.extproc.eds import EndpointDiscovery
 from picker.extproc.service import ExtProcService
 from picker.fleet.breakers import Breakers
+from picker.fleet.endpoints import networks
 from picker.fleet.feed import Feed
+from picker.fleet.feed_settings import FeedSettings
 from picker.fleet.sharing import Sharing
 from picker.fleet.view import CAPACITY, View
 from picker.insight import Asks, Insight
@@ -89,7 +91,7 @@ class Server:
         self._metrics.add_gauges(lambda: self._gauges)
         keys = Keys(config.pool)
         redis = connect(config.redis, keys)
-        self._feed = Feed(redis, keys, self._view)
+        self._feed = Feed(redis, keys, self._view, FeedSettings(networks=networks(config.worker_networks)))
         self._sharing = Sharing(redis, keys, self._view, self._feed.synced, self._feed.watch)
         self._reader = prompt_reader(tokenizers, config.limits)
         self._offered = OfferedTokenizers(config, self._view, self._reader, TokenizerStore(redis, keys))

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from picker.config_files import ConfigError
 from picker.fleet.endpoints import canonical
 from picker.redisview.settings import RedisConfig
+from picker.settings.values import shown
 
 _PORTS = {"http": 80, "https": 443}
 Seconds = Annotated[float, Meta(gt=0)]
@@ -175,8 +176,8 @@ def _endpoint(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port or _PORTS[parts.scheme]
     except (ValueError, KeyError):
-        raise ConfigError(f"{url} is not a URL such as http://10.0.0.5:8000") from None
+        raise ConfigError(f"{shown(url)} is not a URL such as http://10.0.0.5:8000") from None
     if not parts.hostname:
-        raise ConfigError(f"{url} names no host; write http://10.0.0.5:8000")
+        raise ConfigError(f"{shown(url)} names no host; write http://10.0.0.5:8000")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{host}:{port}"

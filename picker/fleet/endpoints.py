@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable, Sequence
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def canonical(text: str) -> str | None:
@@ -23,6 +26,26 @@ def canonical(text: str) -> str | None:
 def host_of(endpoint: str) -> str:
     """The address of a canonical endpoint, IPv6 in brackets."""
     return endpoint.rpartition(":")[0]
+
+
+def networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Of "10.0.0.0/8", "fd00::/8" or single addresses. Raises ValueError with what is wanted."""
+    try:
+        return tuple(map(ipaddress.ip_network, texts))
+    except ValueError as error:
+        raise ValueError(f"{error}; write a network such as 10.0.0.0/8 or fd00::/8") from None
+
+
+def is_reachable(endpoint: str, within: Sequence[Network]) -> bool:
+    """Whether Envoy may be told this canonical endpoint: it lies in one of these networks.
+
+    Without any, it is an address that a worker can have: those of cloud metadata services are link-local, and 0.0.0.0
+    is the machine on which Envoy runs.
+    """
+    address = ipaddress.ip_address(host_of(endpoint).strip("[]"))
+    if within:
+        return any(address in network for network in within)
+    return not (address.is_link_local or address.is_multicast or address.is_unspecified)
 
 
 def _host(text: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from picker.fleet.endpoints import Network
 from picker.fleet.fence import FenceSettings
 
 
@@ -22,8 +23,11 @@ class FeedSettings:
 
     `max_snapshot_blocks`: a larger snapshot (of 64 million tokens by default) is no worker's. `reload_workers`:
     restored with one reading of the stream. `slice_blocks`: the loop is let go after so many (about 1 ms).
+
+    `networks`: in which workers' endpoints must lie, where the operator says so.
     """
 
+    networks: tuple[Network, ...] = ()
     poll_s: float = 0.1
     missing_grace_s: float = 5.0
     retire_after_s: float = 30.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from picker.fleet.endpoints import canonical
+from picker.fleet.endpoints import canonical, is_reachable
 from picker.fleet.feed_settings import FeedSettings
 from picker.fleet.fence import Fence
 from picker.fleet.fences import Fences
@@ -89,7 +89,7 @@ class Members:
         """What a look-up has found: admits the worker, or updates its facts, if they fit its load."""
         if registration is None:
             return
-        record = None if isinstance(registration, Foreign) else _with_canonical_endpoint(registration.record)
+        record = None if isinstance(registration, Foreign) else self._with_canonical_endpoint(registration.record)
         if isinstance(registration, Foreign):
             self._tally.foreign += 1
         elif record is None:
@@ -194,13 +194,22 @@ class Members:
         if record.publishes_kv and self._fences.get(record.worker, record.epoch) is None:
             self._fences.add(Fence(record.worker, record.epoch, slot, self._settings.fence))
 
+    def _with_canonical_endpoint(self, record: WorkerRecord) -> WorkerRecord | None:
+        endpoint = canonical(record.endpoint)
+        if endpoint is None or not endpoint.rpartition(":")[2].isdecimal():
+            return None
+        if not is_reachable(endpoint, self._settings.networks):
+            return None
+        return msgspec.structs.replace(record, endpoint=endpoint)
+
     def _refuse_endpoint(self, member: Member, registration: Registration) -> None:
-        """It would stand in a header as it is: Envoy ignores a name and takes a comma for the next endpoint."""
+        """It would stand in a header as it is: Envoy ignores a name, takes a comma for another endpoint."""
         self._tally.foreign += 1
         self._retire(member)
         # Known, so that it is not looked up again before it changes.
         member.known = (registration.record.epoch, registration.facts)
-        _log.error("worker_endpoint_unusable", worker=member.worker, advice="it must be ip:port, IPv6 in brackets")
+        advice = "it must be ip:port, IPv6 in brackets, in one of worker_networks where they are set"
+        _log.error("worker_endpoint_unusable", worker=member.worker, advice=advice)
 
     def _retire(self, member: Member) -> None:
         if member.slot is not None:
@@ -214,13 +223,6 @@ class Members:
 
     def _drop_fence(self, member: Member) -> None:
         self._fences.drop(member.worker, _epoch(member))
-
-
-def _with_canonical_endpoint(record: WorkerRecord) -> WorkerRecord | None:
-    endpoint = canonical(record.endpoint)
-    if endpoint is None or not endpoint.rpartition(":")[2].isdecimal():
-        return None
-    return msgspec.structs.replace(record, endpoint=endpoint)
 
 
 def _epoch(member: Member) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]*:[^/\s]*(?=@)")
+_SECRET_OPTION = re.compile(r"(?<=[?&])([^=&]*(?:password|secret|token|key)[^=&]*=)[^&]*", re.IGNORECASE)
 _MOST_SHOWN = 200
 
 
@@ -51,14 +51,34 @@ def changes(before: msgspec.Struct, after: msgspec.Struct) -> list[Change]:
 
 def shown(value: object) -> str:
     """A value for people: in one line, not too long, and without the passwords in URLs."""
+    value = without_passwords(value)
     text = "none" if value is None else value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    text = hide_passwords(text) or '""'
+    text = text or '""'
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text)} characters)"
 
 
-def hide_passwords(text: str) -> str:
-    """The same with the user information in URLs that holds a password crossed out."""
-    return _PASSWORD.sub("***", text)
+def without_passwords(value: Any) -> Any:
+    """A builtin value in which users, passwords and secret options of URLs are crossed out.
+
+    Passwords that are not percent-encoded may hold the very characters that divide a URL: then too much is crossed out.
+    """
+    if isinstance(value, str):
+        return _without_password(value)
+    if isinstance(value, Mapping):
+        return {key: without_passwords(each) for key, each in value.items()}
+    return [without_passwords(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _without_password(text: str) -> str:
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return text
+    address, question, query = rest.partition("?")
+    if "@" in query:
+        return f"{scheme}://***"
+    _, at, host = address.rpartition("@")
+    options = _SECRET_OPTION.sub(r"\1***", question + query)
+    return f"{scheme}://{'***@' if at else ''}{host}{options}"
 
 
 def lines(text: str) -> Mapping[str, int]:

@@ -28,7 +28,7 @@ from picker.prompts.reader import PromptReader
 from picker.requests.headers import read_terms
 from picker.telemetry.metrics import Metrics
 from tests.unit.desks import MODEL, Desk, chain, crowd
-from tests.unit.fleets import endpoint, fleet, slot_at
+from tests.unit.fleets import Load, endpoint, fleet, slot_at
 
 HEADERS = {":method": "POST", ":path": "/v1/completions", "content-type": "application/json"}
 BODY = json.dumps({"model": "llama", "prompt": "x"}).encode()
@@ -92,6 +92,26 @@ def test_fc_01_a_queue_with_content_is_never_collected() -> None:
         queue.serve(each, each.cost)
         served.append(each)
     assert served == waiting
+
+
+def test_ld_19_one_worker_that_has_room_again_takes_what_it_has_room_for_and_no_more() -> None:
+    view = fleet(2)
+    desk = Desk(view, AdmissionSettings(total=Bounds(requests=1000)))
+    view.update_load(slot_at(view, endpoint(0)), Load(1, running=9, kv_used=1.0), 0.0)
+    view.update_load(slot_at(view, endpoint(1)), Load(1, running=9, kv_used=1.0), 0.0)
+    waiting = [desk.entry(4000, chain(number, 4000)) for number in range(500)]
+    assert all(desk.arrive(each, 0.0) is None for each in waiting)
+    freed = slot_at(view, endpoint(1))
+    view.update_load(freed, Load(2, running=8, kv_used=0.5), 0.1)
+    released = []
+    for step in range(20):
+        # Dispatched again and again on the one report: what was sent is on the books and leaves no room.
+        released += desk.dispatch(0.1 + step / 1000)
+    assert 0 < len(released) <= 5
+    assert {verdict.decision.slots[0] for _, verdict in released if isinstance(verdict, Admitted)} == {freed}
+    for each, _ in released:
+        view.inflight.announced(freed, each.request.chain[-1], 0.3)
+    assert 0 < len(desk.dispatch(0.3)) <= len(released)
 
 
 @pytest.mark.parametrize(("a_second", "least", "most"), [(0, 0, 0), (1, 20, LONGEST_RETRY_S), (200, 0, 0)])

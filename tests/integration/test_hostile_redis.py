@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from picker.fleet.endpoints import networks
 from picker.fleet.feed import Feed
 from picker.fleet.feed_settings import FeedSettings
 from picker.fleet.view import View
@@ -72,6 +73,17 @@ async def test_only_an_address_with_a_port_becomes_an_endpoint(redis: Redis, end
         await until(lambda: len(view.usable_endpoints()) == 2)
         assert view.usable_endpoints() == (GOOD, "[fd00::5]:8000")
         assert feed.foreign == 1
+
+
+async def test_who_writes_to_redis_cannot_send_requests_out_of_the_workers_networks(redis: Redis) -> None:
+    forged = ("192.0.2.7:443", "127.0.0.1:9901", "169.254.169.254:80")
+    for number, endpoint in enumerate(forged):
+        await register(redis, f"forged-{number}", 10 + number, endpoint)
+    await register(redis, GOOD, 2)
+    settings = FeedSettings(poll_s=0.02, longest_retry_s=0.1, networks=networks(["10.0.0.0/24"]))
+    async with picker(redis, settings) as (feed, view):
+        await until(lambda: feed.foreign == len(forged) and bool(view.usable_endpoints()))
+        assert view.usable_endpoints() == (GOOD,)
 
 
 async def test_a_load_hash_that_turns_into_something_else_stops_nothing(redis: Redis) -> None:

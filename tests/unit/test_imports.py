@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "events": ("scheduling", "fleet", "requests.model"),
     "redisview": (),
     "transport": (),
-    "agent": ("redisview", "prompts", "config_files", "fleet.endpoints"),
+    "agent": ("redisview", "prompts", "config_files", "fleet.endpoints", "settings.values"),
     "telemetry": ("prompts.reader", "transport.errors", "events", "fleet.facts", "fleet.view", "scheduling.decision"),
     "debug": (
         "telemetry.http_server",
