@@ -97,7 +97,7 @@ def test_fc_01_a_queue_with_content_is_never_collected() -> None:
 def test_ld_19_one_worker_that_has_room_again_takes_what_it_has_room_for_and_no_more() -> None:
     view = fleet(2)
     desk = Desk(view, AdmissionSettings(total=Bounds(requests=1000)))
-    view.update_load(slot_at(view, endpoint(0)), Load(1, running=9, kv_used=1.0), 0.0)
+    view.update_load(slot_at(view, endpoint(0)), Load(1, running=90, kv_used=1.0), 0.0)
     view.update_load(slot_at(view, endpoint(1)), Load(1, running=9, kv_used=1.0), 0.0)
     waiting = [desk.entry(4000, chain(number, 4000)) for number in range(500)]
     assert all(desk.arrive(each, 0.0) is None for each in waiting)
