@@ -9,6 +9,7 @@ import pytest
 
 from picker import envoy_config
 from picker.simulation.stack import MODEL, Plan, Stack
+from tests.integration.ext_proc import TRANSPORTS
 from tests.integration.traffic import more, steady, until
 
 pytestmark = pytest.mark.envoy
@@ -54,8 +55,10 @@ async def test_1500_requests_at_once_are_all_answered(name: str) -> None:
         await until(lambda: is_forgotten(stack))
 
 
-async def test_1500_clients_that_leave_at_once_leave_nothing_behind() -> None:
-    async with Stack(Plan(workers=3, worker=("--speed", "0.2", "--profile", "8b"))) as stack:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_1500_clients_that_leave_at_once_leave_nothing_behind(transport: str) -> None:
+    slow = ("--speed", "0.2", "--profile", "8b")
+    async with Stack(Plan(workers=3, worker=slow, picker={"transport": transport})) as stack:
         writers = [(await connect(stack))[1] for _ in range(CROWD)]
         for number, writer in enumerate(writers):
             # A third half way through their bodies, a third waiting, a third that never said more than hello.
@@ -69,12 +72,20 @@ async def test_1500_clients_that_leave_at_once_leave_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("envoy", "is_killed"),
-    [("fail-open", False), ("fail-open", True), ("fail-closed", False), ("full-duplex", False)],
+    ("envoy", "is_killed", "transport"),
+    [
+        ("fail-open", False, "http2"),
+        ("fail-open", True, "http2"),
+        ("fail-closed", False, "http2"),
+        ("fail-closed", False, "grpcio"),
+        ("full-duplex", False, "http2"),
+    ],
 )
-async def test_one_of_two_pickers_is_restarted_and_no_request_fails(envoy: str, is_killed: bool) -> None:
+async def test_one_of_two_pickers_is_restarted_and_no_request_fails(
+    envoy: str, is_killed: bool, transport: str
+) -> None:
     # Killed where Envoy fails closed, a picker takes the requests with it whose streams are open: closed means that.
-    plan = Plan(workers=2, pickers=2, envoy=envoy, worker=FAST, picker={"drain_s": 20})
+    plan = Plan(workers=2, pickers=2, envoy=envoy, worker=FAST, picker={"drain_s": 20, "transport": transport})
     async with Stack(plan) as stack, steady(stack.url, users=8, pause_s=0.0) as traffic:
         for number in (0, 1):
             await more(traffic, 100)
