@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 
+from picker.admission.detour import detour
 from picker.admission.entry import NEVER, Entry
 from picker.admission.gate import ColdGate
 from picker.admission.lane import Lane
@@ -67,6 +69,7 @@ class Admission:
         self._displaced: list[Entry] = []
         self._settings = settings
         self._view = view
+        self._model = model
         self._room = WorkerRoom(view, model, settings.room)
         self._decide = decide
         self._chance = chance
@@ -161,12 +164,20 @@ class Admission:
         if isinstance(decision, Refused):
             return None if self._waits_for(entry, decision) else decision
         first = prefill or decision
+        if not self._room.is_at(first.slots[0], now):
+            elsewhere = None if prefill else self._detour(decision, entry, now)
+            if elsewhere is None:
+                entry.target, entry.decide_after = first.slots[0], now + _LOOK_AGAIN_S
+                return None
+            decision = first = elsewhere
         slot = first.slots[0]
-        if not self._room.is_at(slot, now):
-            entry.target, entry.decide_after = slot, now + _LOOK_AGAIN_S
-            return None
         late = self._late(entry, slot, first.work_s, now) if entry.first_token_by < NEVER else None
         return late or Admitted(decision, prefill)
+
+    def _detour(self, decision: Routed, entry: Entry, now: float) -> Routed | None:
+        most_s = self._settings.detour_s
+        has_room = partial(self._room.is_at, now=now)
+        return detour(decision, entry.tokens, most_s, has_room, self._view, self._model) if most_s else None
 
     def _late(self, entry: Entry, slot: int, work_s: float, now: float) -> Turned | None:
         """Why it may not go to this worker, if its first token would come too late there.

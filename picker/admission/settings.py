@@ -121,6 +121,8 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     total: bounds of all that waits.
     tenant: bounds of each tenant's in one class.
     displace: where all places are taken, a request of a higher class takes that of one of a lower class.
+    detour_s: a request whose best worker has no room goes to another that has, if that costs no more than so much more;
+    0 lets it wait. Costs are the policy's, in seconds.
     scan: how many requests whose worker has no room may be passed over for one whose worker has.
     room: when a worker has room.
     gate: for sessions whose cache is lost.
@@ -137,6 +139,7 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     total: Bounds = Bounds(requests=5000, bytes=512 << 20, tokens=50_000_000)
     tenant: Bounds = Bounds()
     displace: bool = False
+    detour_s: NonNegative = 1.0
     scan: Positive = 16
     room: Room = Room()
     gate: Gate = Gate()

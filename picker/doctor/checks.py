@@ -18,6 +18,8 @@ Check = Callable[[Way], Iterator[Finding]]
 LEAST_STREAMS = 40_000
 LEAST_CONTROL_FRAMES = 10_000
 LEAST_BUFFER_BYTES = 8 << 20
+LEAST_LONGEST_WAIT_S = 40.0
+"""Admission lets requests wait for 30 s by default."""
 LEAST_MESSAGE_TIMEOUT_S = 5.0
 LEAST_STREAM_S = 600.0
 
@@ -153,6 +155,22 @@ def message_timeout(way: Way) -> Iterator[Finding]:
             what=f"message_timeout is {timeout:g} s",
             causes="large prompts and a busy moment become 504, or unpicked requests where the filter fails open",
             fix="message_timeout: 5s",
+        )
+
+
+def longest_wait(way: Way) -> Iterator[Finding]:
+    """A picker asks for more time for a request that waits; Envoy grants nothing where this is not set."""
+    if way.request_body_mode == _FULL_DUPLEX:
+        return
+    times = [_seconds(way.ext_proc.get(name), 0.0) for name in ("message_timeout", "max_message_timeout")]
+    if max(times) < LEAST_LONGEST_WAIT_S:
+        yield Finding(
+            check="longest-wait",
+            severity=Severity.WARNING,
+            where=way.where,
+            what="max_message_timeout is not set" if not times[1] else f"max_message_timeout is {times[1]:g} s",
+            causes="requests that wait for a worker with room become 504, or unpicked where the filter fails open",
+            fix="max_message_timeout: 300s",
         )
 
 
@@ -325,6 +343,7 @@ CHECKS: tuple[Check, ...] = (
     circuit_breaker,
     buffer_limit,
     message_timeout,
+    longest_wait,
     route_timeout,
     request_mode,
     trailer_mode,

@@ -37,6 +37,18 @@ class TestRoom:
         assert isinstance(desk.arrive(desk.entry(9_600, chain(90, 9_600)), 0.0), Admitted)
         assert desk.arrive(desk.entry(960, chain(91, 960)), 0.0) is None
 
+    def test_a_little_dearer_worker_with_room_is_better_than_a_wait_and_a_far_dearer_one_is_not(self) -> None:
+        desk = Desk(fleet(2))
+        a, b = (slot_at(desk.view, endpoint(number)) for number in range(2))
+        desk.view.kv_used[a] = 1.0
+        desk.view.index.store(a, chain(1, 6400))
+        verdict = desk.arrive(desk.entry(6500, chain(1, 6400)), 0.0)
+        assert isinstance(verdict, Admitted) and verdict.decision.slots[0] == b
+        assert verdict.decision.endpoints[0] == endpoint(1) and verdict.decision.hit_tokens == 0
+        assert verdict.decision.work_s > 0.1
+        desk.view.index.store(a, chain(2, 64_000))
+        assert desk.arrive(desk.entry(64_100, chain(2, 64_000)), 0.0) is None
+
     def test_a_first_token_makes_room(self) -> None:
         desk = Desk(fleet(1))
         [first] = crowd(desk, 1)

@@ -33,6 +33,7 @@ SETTINGS = AdmissionSettings(
     total=Bounds(requests=12, bytes=2000, tokens=9000),
     displace=True,
     scan=2,
+    detour_s=0,
     gate=Gate(residence_s=0),
 )
 TENANTS = ("a", "b", 3, 4)

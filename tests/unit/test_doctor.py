@@ -126,6 +126,11 @@ PLANTED: dict[str, tuple[str, Plant, str]] = {
         lambda p: p.ext_proc.update(message_timeout="0.750s"),
         "message-timeout",
     ),
+    "requests cannot wait": (
+        "fail-closed",
+        lambda p: p.ext_proc.pop("max_message_timeout"),
+        "longest-wait",
+    ),
     "fail-open with any address": (
         "original-dst",
         lambda p: p.ext_proc.update(failure_mode_allow=True),
@@ -273,7 +278,7 @@ def test_of_several_ext_proc_filters_only_the_pickers_is_judged_if_it_is_named()
         "processing_mode": {"request_body_mode": "BUFFERED"},
     }
     parts.filters.insert(0, {"name": "translator", "typed_config": other})
-    assert set(checks_of(config)) == {"grpc-retry", "message-timeout", "metadata-namespace"}
+    assert set(checks_of(config)) == {"grpc-retry", "longest-wait", "message-timeout", "metadata-namespace"}
     assert checks_of(config, "picker") == []
 
 
