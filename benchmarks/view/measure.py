@@ -78,7 +78,9 @@ async def measure(task: Task) -> Measurement:
     client = connect(task.url, KEYS)
     view = View(stale_after_s=_NEVER_S)
     feed = Feed(client, KEYS, view, FeedSettings(retire_after_s=_NEVER_S, missing_grace_s=_NEVER_S))
+    # As `picker serve` does.
     gc.collect()
+    gc.freeze()
     before = _resident()
     async with _stalls() as stalls:
         running = asyncio.ensure_future(feed.run())

@@ -167,12 +167,15 @@ class Feed:
         else:
             self._mirror.heed_hash(loads.hash_id)
         members.note(loads.packed, now, loads.cursor == 0)
+        # Of a thousand workers each part of a poll takes some ms.
+        await asyncio.sleep(0)
         for batch in batches(members.unregistered(now), self._settings.registration_batch):
             for part in batches(list(await self._look_up(batch)), _TAKEN_AT_ONCE):
                 for member, registration in part:
                     members.take(member, registration, now)
                 await asyncio.sleep(0)
         members.update_view(now)
+        await asyncio.sleep(0)
         # A mirror that is far behind the whole stream is behind with each worker; reloading would put it back further.
         self._mirror.audit(members.fenced(True), now, None if self._tail.is_caught_up else float("inf"))
         members.retire_missing(now)

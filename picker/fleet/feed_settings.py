@@ -22,7 +22,7 @@ class FeedSettings:
     there are workers, and `page_fields`, is read in pages of so many, beside the workers' own.
 
     `max_snapshot_blocks`: a larger snapshot (of 64 million tokens by default) is no worker's. `reload_workers`:
-    restored with one reading of the stream. `slice_blocks`: the loop is let go after so many (about 1 ms).
+    restored with one reading of the stream. `slice_blocks`: the loop is let go after so many (1 to 4 ms).
 
     `networks`: in which workers' endpoints must lie, where the operator says so.
     """
@@ -38,7 +38,7 @@ class FeedSettings:
     longest_lookup_retry_s: float = 30.0
     max_snapshot_blocks: int = 1_000_000
     page_entries: int = 256
-    slice_blocks: int = 2000
+    slice_blocks: int = 1000
     reload_workers: int = 8
     registration_batch: int = 256
     watched_step_s: float = 1.0
