@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import pytest_asyncio
+from redis.asyncio import Redis
 
 from picker.simulation.stack import MODEL, Plan, Stack
 from tests.integration.traffic import Conversation, until
@@ -88,6 +89,23 @@ async def test_se_09_prompts_of_different_salts_share_nothing(client: httpx.Asyn
     for odd in (None, 7, "x" * 100_000):
         response = await client.post("/v1/completions", json=body | {"cache_salt": odd})
         assert response.status_code in (200, 400), response.text
+
+
+async def test_no_text_of_a_prompt_or_header_is_in_redis(stack: Stack, client: httpx.AsyncClient) -> None:
+    headers = {"authorization": MARKER, "x-session-id": MARKER, "x-gateway-inference-fairness-id": MARKER}
+    body = {"model": MODEL, "prompt": f"{MARKER} " * 200, "cache_salt": MARKER, "max_tokens": 1}
+    assert (await client.post("/v1/completions", json=body, headers=headers)).status_code == 200
+    redis = Redis.from_url(stack.valkey.url)
+    try:
+        keys = await redis.keys("*")
+        assert len(keys) > 5
+        for key in keys:
+            assert MARKER.encode() not in key
+            readers = {b"hash": redis.hgetall, b"stream": redis.xrange, b"string": redis.get}
+            held = await readers[await redis.type(key)](key)
+            assert MARKER not in str(held)
+    finally:
+        await redis.aclose()
 
 
 async def test_se_10_se_11_what_a_client_sends_shows_up_nowhere(stack: Stack, client: httpx.AsyncClient) -> None:

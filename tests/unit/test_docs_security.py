@@ -1,0 +1,36 @@
+"""Pages that name tests: the tests exist, and no line of a table of threats or modes is without one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def tables(text: str) -> Iterator[list[str]]:
+    """Of each table its lines, the head first."""
+    for found in re.finditer(r"(?m)(?:^\|.*\n)+", text):
+        yield found[0].splitlines()
+
+
+def lines_with_tests(page: str) -> list[str]:
+    """The lines of the tables that have a column of tests."""
+    text = (ROOT / "docs" / page).read_text()
+    return [line for head, _, *lines in tables(text) if head.endswith("| tests |") for line in lines]
+
+
+@pytest.mark.parametrize(("page", "least"), [("security.md", 35)])
+def test_each_line_names_tests_that_exist(page: str, least: int) -> None:
+    lines = lines_with_tests(page)
+    assert len(lines) >= least
+    for line in lines:
+        named = NAMED.findall(line.rpartition(" | ")[2])
+        assert named, f"without a test: {line}"
+        for file, name in named:
+            source = (ROOT / file).read_text()
+            assert re.search(rf"^ *(?:async )?def {name}\(", source, re.MULTILINE), f"{file} has no {name}"
