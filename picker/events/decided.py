@@ -7,17 +7,16 @@ come from the roster of that moment.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from picker.events.record import OPEN, Candidate, Outcome, Record, RuledOut, Stages, identifier, shown
+from picker.events.record import Candidate, Outcome, Record, RuledOut, Stages, identifier, shown
 from picker.fleet.facts import WorkerFacts
 from picker.fleet.freeze import Frozen
-from picker.fleet.inflight import Floats
 from picker.fleet.masks import Bools, Ints
 from picker.fleet.view import View
 from picker.requests.model import Dialect, Terms
@@ -81,9 +80,9 @@ class Span:
 class Decided:
     """One decision and, as it comes to be known, its outcome. `at` is Unix time, the other times are monotonic.
 
-    `chosen` is the worker that it was placed on, `model_label` what metrics call its model.
-    `seen` is what it saw of the fleet, where that is recorded. `about` and `decision` are None where a request was
-    refused, or left to Envoy, before anything was decided.
+    `chosen` is the worker that it was placed on, `model_label` what metrics call its model. `size`: bytes that are kept
+    for a record that is not built yet, about. `seen` is what it saw of the fleet, where that is recorded. `about` and
+    `decision` are None where a request was refused, or left to Envoy, before anything was decided.
     """
 
     number: int
@@ -102,11 +101,14 @@ class Decided:
     stages: Stages
     ties: int = 0
     ruled_out: tuple[RuledOut, ...] = ()
-    outcome: Outcome = OPEN
     chosen: WorkerFacts | None = None
     span: Span | None = None
     model_label: str | None = None
     seen: Seen | None = None
+    size: int = 0
+    _told: dict[str, Any] = field(default_factory=dict)
+    _request: dict[str, Any] | None = None
+    _short: Short | None = None
     _record: Record | None = None
 
     @property
@@ -120,28 +122,33 @@ class Decided:
         return self.span.trace if self.span else trace_id_of(self.asked.traceparent)
 
     @property
-    def size(self) -> int:
-        """Bytes that are kept for a record that is not built yet, about."""
-        if self.decision is None or self.about is None:
-            return 0
-        arrays = 8 * (1 + len(self.decision.terms)) + len(self.decision.steps)
-        return len(self.decision.known) * arrays + _INT_BYTES * len(self.about.chain)
+    def outcome(self) -> Outcome:
+        """As far as it is known."""
+        return Outcome(**self._told)
+
+    @property
+    def status_told(self) -> int:
+        """The response's, 0 while none is known."""
+        return int(self._told.get("status", 0))
 
     def learn(self, **facts: object) -> None:
         """More of the outcome has come to be known; the names are those of `Outcome`."""
-        self.outcome = msgspec.structs.replace(self.outcome, **facts)
+        self._told.update(facts)
 
     def compact(self) -> None:
-        """Builds the record now and lets go of the arrays."""
-        self._record = self.record()
+        """Lets go of the arrays, but for those of the workers that were named: of the others nothing is known then."""
+        if self.decision:
+            self._short = shortened(self.decision, self.roster, self.decision.slots)
+        self._request = self._of_request()
         self.decision, self.about, self.roster = None, None, {}
 
     def record(self) -> Record:
         """With the outcome as far as it is known."""
         if self._record is None:
             self._record = self._build()
-        if self._record.outcome is not self.outcome:
-            self._record = msgspec.structs.replace(self._record, outcome=self.outcome)
+        outcome = self.outcome
+        if self._record.outcome != outcome:
+            self._record = msgspec.structs.replace(self._record, outcome=outcome)
         return self._record
 
     def _build(self) -> Record:
@@ -163,7 +170,8 @@ class Decided:
             rung=self.asked.rung,
             stages=self.stages,
             outcome=self.outcome,
-            **{"ruled_out": self.ruled_out, **self._of_request(), **self._of_decision()},
+            **self._of_request(),
+            **{"ruled_out": self.ruled_out, **(short.told() if (short := self._of_decision()) else {})},
         )
 
     def shown_name(self, name: str) -> str:
@@ -173,7 +181,7 @@ class Decided:
     def _of_request(self) -> dict[str, Any]:
         about = self.about
         if about is None:
-            return {}
+            return self._request or {}
         return {
             "sequence": about.sequence,
             "model": shown(about.model or "", is_served(about.model or "", self.roster)),
@@ -183,21 +191,9 @@ class Decided:
             "profile": about.profile.name,
         }
 
-    def _of_decision(self) -> dict[str, Any]:
+    def _of_decision(self) -> Short | None:
         decision = self.decision
-        if decision is None:
-            return {}
-        eligible = decision.eligible
-        return {
-            "policy": decision.policy,
-            "endpoints": decision.endpoints,
-            "hit_tokens": decision.hit_tokens,
-            "best_hit_tokens": int(decision.hits[eligible].max()),
-            "predicted_prefill_s": round(decision.work_s, 6),
-            "eligible": int(np.count_nonzero(eligible)),
-            "candidates": tuple(_candidate(slot, decision, self.roster) for slot in _cheapest(decision)),
-            "ruled_out": ruled_out(decision.known, decision.steps, self.roster),
-        }
+        return shortened(decision, self.roster, _cheapest(decision)) if decision else self._short
 
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -215,21 +211,15 @@ def trace_id_of(traceparent: str) -> str:
     return found[0] if found else ""
 
 
+def kept_bytes(about: SchedulingRequest, decision: Routed) -> int:
+    """Of arrays and of the prompt's blocks, about."""
+    arrays = 8 * (1 + len(decision.terms)) + len(decision.steps)
+    return len(decision.known) * arrays + _INT_BYTES * len(about.chain)
+
+
 def is_served(model: str, roster: Roster) -> bool:
     """Whether any worker has a model or adapter of this name."""
     return any(model in facts.models or model in facts.adapters for facts in roster.values())
-
-
-def ruled_out(known: Bools, steps: Iterable[tuple[str, Bools]], roster: Roster) -> tuple[RuledOut, ...]:
-    """The rules that ruled anybody out, in their order. `steps` is whom each one has left of `known`."""
-    found = []
-    for rule, left in steps:
-        out = np.flatnonzero(known & ~left)
-        if len(out):
-            names = tuple(roster[slot].worker for slot in out[:_MOST_NAMES].tolist() if slot in roster)
-            found.append(RuledOut(rule=rule, count=len(out), workers=names))
-        known = left
-    return tuple(found)
 
 
 def exclusions_of(about: SchedulingRequest, view: View, now: float) -> tuple[RuledOut, ...]:
@@ -243,25 +233,69 @@ def exclusions_of(about: SchedulingRequest, view: View, now: float) -> tuple[Rul
     return tuple(found)
 
 
-def _cost(decision: Routed) -> Floats:
-    return np.where(decision.eligible, sum(decision.terms.values()), np.inf)
+@dataclass(frozen=True, slots=True)
+class Short:
+    """A decision without its arrays: the cheapest workers of it. `terms` and `hits` are theirs, in their order."""
+
+    decision: dict[str, Any]
+    workers: list[tuple[str, str]]
+    terms: dict[str, list[float]]
+    hits: list[int]
+
+    def told(self) -> dict[str, Any]:
+        """As fields of a record."""
+        return {**self.decision, "candidates": tuple(map(self._candidate, range(len(self.workers))))}
+
+    def _candidate(self, rank: int) -> Candidate:
+        worker, endpoint = self.workers[rank]
+        terms = {name: values[rank] for name, values in self.terms.items()}
+        return Candidate(
+            worker=worker,
+            endpoint=endpoint,
+            cost=round(sum(terms.values()), 6),
+            hit_tokens=self.hits[rank],
+            terms={name: round(value, 6) for name, value in terms.items()},
+        )
+
+
+def shortened(decision: Routed, roster: Roster, chosen: Sequence[int]) -> Short:
+    """What is known of these slots. In a large fleet each decision comes to this, so it must not cost much."""
+    slots = np.array(chosen)
+    best = int(decision.hits.max())
+    if best > decision.hit_tokens:
+        best = int(decision.hits[decision.eligible].max())
+    return Short(
+        decision={
+            "policy": decision.policy,
+            "endpoints": decision.endpoints,
+            "hit_tokens": decision.hit_tokens,
+            "best_hit_tokens": best,
+            "predicted_prefill_s": round(decision.work_s, 6),
+            "eligible": int(np.count_nonzero(decision.eligible)),
+            "ruled_out": tuple(_ruled_out(decision, roster)),
+        },
+        workers=[(facts.worker, facts.endpoint) for facts in map(roster.__getitem__, slots.tolist())],
+        terms={name: values[slots].tolist() for name, values in decision.terms.items()},
+        hits=decision.hits[slots].tolist(),
+    )
+
+
+def _ruled_out(decision: Routed, roster: Roster) -> Iterator[RuledOut]:
+    """The rules that ruled anybody out, in their order."""
+    known, count = decision.known, int(np.count_nonzero(decision.known))
+    for rule, left in decision.steps:
+        rest = int(np.count_nonzero(left))
+        if rest < count:
+            out = np.flatnonzero(known & ~left)[:_MOST_NAMES].tolist()
+            names = tuple(roster[slot].worker for slot in out if slot in roster)
+            yield RuledOut(rule=rule, count=count - rest, workers=names)
+        known, count = left, rest
 
 
 def _cheapest(decision: Routed) -> list[int]:
     """The chosen slots in their order, then the next ones by cost."""
-    cost = _cost(decision)
     count = min(MOST_CANDIDATES, int(np.count_nonzero(decision.eligible)))
+    cost = np.where(decision.eligible, sum(decision.terms.values()), np.inf)
     near = np.argpartition(cost, count - 1)[:count]
     ranked: list[int] = near[np.argsort(cost[near], kind="stable")].tolist()
     return list(dict.fromkeys((*decision.slots, *ranked)))[: max(count, len(decision.slots))]
-
-
-def _candidate(slot: int, decision: Routed, roster: Roster) -> Candidate:
-    terms = {name: float(values[slot]) for name, values in decision.terms.items()}
-    return Candidate(
-        worker=roster[slot].worker,
-        endpoint=roster[slot].endpoint,
-        cost=round(sum(terms.values()), 6),
-        hit_tokens=int(decision.hits[slot]),
-        terms={name: round(value, 6) for name, value in terms.items()},
-    )

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
-
-from picker.events.decided import NOTHING, Asked, Decided, Roster, Seen
+from picker.events.decided import NOTHING, Asked, Decided, Roster, Seen, kept_bytes
 from picker.events.record import NO_STAGES, Outcome, RuledOut, Stages
 from picker.events.ring import Ring
 from picker.events.settings import Events
@@ -82,6 +80,7 @@ class Recorder:
         """A request was placed."""
         decided = self._decided("route", "", 0, asked, about, decision, roster, moment, ties)
         decided.seen, decided.chosen = seen, roster.get(decision.slots[0])
+        decided.size = kept_bytes(about, decision)
         self._open[booking] = decided
         self.ring.add(decided)
         for tell in self.on_decided:
@@ -103,13 +102,13 @@ class Recorder:
         """A request was refused; without `about` before its body was understood."""
         decided = self._decided("refuse", reason, status, asked, about, None, roster, moment, ties)
         decided.ruled_out, decided.seen = ruled_out, seen
-        decided.outcome = Outcome(end="refused", status=status)
+        decided.learn(end="refused", status=status)
         self._end(decided)
 
     def passed(self, reason: str, moment: Moment) -> None:
         """A request was left to Envoy's own choice."""
         decided = self._decided("pass", reason, 0, NOTHING, None, None, {}, moment, 0)
-        decided.outcome = Outcome(end="passed")
+        decided.learn(end="passed")
         self._end(decided)
 
     def first_byte(self, booking: Booking, status: int, served: str, now: float) -> None:
@@ -125,7 +124,7 @@ class Recorder:
     def released(self, booking: Booking, now: float) -> None:
         """The exchange is over."""
         if decided := self._open.pop(booking, None):
-            decided.learn(end=_end_of(decided.outcome), duration_s=round(now - decided.decided_at, 6))
+            decided.learn(end=_end_of(decided.status_told), duration_s=round(now - decided.decided_at, 6))
             for tell in self.on_ended:
                 tell(decided)
 
@@ -133,7 +132,7 @@ class Recorder:
         """Envoy has logged an exchange, some time after it was over."""
         for decided in self.ring.find_request(exchange.request_id):
             if decided.verdict == "route" and not decided.outcome.details:
-                decided.outcome = _completed(decided.outcome, exchange)
+                decided.learn(**_completed(decided.outcome, exchange))
                 return
 
     def _decided(self, *arguments: Any) -> Decided:
@@ -179,19 +178,18 @@ class Recorder:
         )
 
 
-def _completed(outcome: Outcome, logged: Logged) -> Outcome:
-    return msgspec.structs.replace(
-        outcome,
-        end="cancelled" if logged.is_cancelled else "failed" if logged.status >= 500 else outcome.end,
-        status=logged.status or outcome.status,
-        served=logged.served or outcome.served,
-        attempts=logged.attempts,
-        details=logged.details or "logged",
-    )
+def _completed(outcome: Outcome, logged: Logged) -> dict[str, Any]:
+    return {
+        "end": "cancelled" if logged.is_cancelled else "failed" if logged.status >= 500 else outcome.end,
+        "status": logged.status or outcome.status,
+        "served": logged.served or outcome.served,
+        "attempts": logged.attempts,
+        "details": logged.details or "logged",
+    }
 
 
-def _end_of(outcome: Outcome) -> str:
-    if not outcome.status:
+def _end_of(status: int) -> str:
+    if not status:
         # The stream has ended without the head of a response: the client did not wait.
         return "cancelled"
-    return "failed" if outcome.status >= 500 else "answered"
+    return "failed" if status >= 500 else "answered"

@@ -65,9 +65,13 @@ class Sink:
                 await asyncio.sleep(_EVERY_S)
                 await self._write(time.monotonic() - _LOG_WAIT_S)
         finally:
-            await self._write(float("inf"))
+            await self.flush()
             if self._file:
                 self._file.close()
+
+    async def flush(self) -> None:
+        """Writes what has ended without waiting for Envoy's access log."""
+        await self._write(float("inf"))
 
     async def _write(self, ended_before: float) -> None:
         while self._inputs or (self._ended and self._ended[0][0] <= ended_before):

@@ -8,16 +8,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from picker.config import Config
 from picker.config_source import ConfigSource
 from picker.server import Server
-from picker.telemetry.labels import OTHER, Children
+from picker.telemetry.labels import OTHER
 from picker.telemetry.metrics import Metrics
 from picker.telemetry.reference import rows, table
+from picker.telemetry.tallies import CounterTally, HistogramTally
 from picker.telemetry.workers import escape, lines, take
 from tests.unit.fleets import Load, Worker, fleet
 
@@ -95,12 +96,27 @@ def test_labels_cannot_break_out() -> None:
 
 
 def test_label_sets_are_bounded_and_the_rest_is_other() -> None:
-    made: list[tuple[str, ...]] = []
-    children = Children(lambda *values: made.append(values), labels=2, most=3)
-    for number in np.arange(10).tolist():
-        children(str(number), "x")
-    assert len(children) == 3
-    assert made[3:] == [(OTHER, OTHER)] * 7
+    counter = CounterTally(CollectorRegistry(), "x", "X.", ("a", "b"), most=3)
+    for number in range(10):
+        counter.add((str(number), "y"))
+    assert dict(counter.items()) == {("0", "y"): 1, ("1", "y"): 1, ("2", "y"): 1, (OTHER, OTHER): 7}
+
+
+def test_a_tallied_histogram_reads_as_any_other_with_exemplars() -> None:
+    metrics = Metrics()
+    histogram = HistogramTally(metrics.registry, "picker_x_seconds", "X.", "model", (0.1, 1.0), most=2)
+    for model, value in (("m", 0.05), ("m", 0.1), ("m", 0.5), ("m", 7.0), ("n", 0.2), ("o", 0.2), ("p", 0.2)):
+        histogram.add(model, value, trace="abc" if value == 0.5 else "")
+    text = metrics.exposition("application/openmetrics-text")[0].decode()
+    lines = [line for line in text.splitlines() if line.startswith("picker_x_seconds") and '"m"' in line]
+    assert lines[0] == 'picker_x_seconds_bucket{le="0.1",model="m"} 2.0'
+    assert lines[1].startswith('picker_x_seconds_bucket{le="1.0",model="m"} 3.0 # {trace_id="abc"} 0.5')
+    assert lines[2:] == [
+        'picker_x_seconds_bucket{le="+Inf",model="m"} 4.0',
+        'picker_x_seconds_count{model="m"} 4.0',
+        'picker_x_seconds_sum{model="m"} 7.65',
+    ]
+    assert 'picker_x_seconds_count{model="other"} 2.0' in text
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Day:
             self.happen()
             await self.ask()
         self.picker.close()
-        await self.sink._write(float("inf"))
+        await self.sink.flush()
         return self.file
 
     async def ask(self) -> None:

@@ -32,7 +32,7 @@ async def test_what_has_ended_is_written_as_lines_of_json(tmp_path: Path) -> Non
     written, recorder, file = sink(tmp_path)
     recorder.refused("bad-request", 400, Moment(0.0, 1.0))
     recorder.passed("fleet-unread", Moment(0.0, 1.0))
-    await written._write(float("inf"))
+    await written.flush()
     assert [(each.verdict, each.outcome.end) for each in records(file)] == [("refuse", "refused"), ("pass", "passed")]
 
 
@@ -40,7 +40,7 @@ async def test_beyond_the_queues_bound_decisions_are_dropped_and_counted(tmp_pat
     written, recorder, file = sink(tmp_path, queue=3)
     for _ in range(5):
         recorder.passed("x", Moment(0.0, 1.0))
-    await written._write(float("inf"))
+    await written.flush()
     assert len(records(file)) == 3
     assert written.dropped == 2
 
@@ -61,10 +61,10 @@ async def test_a_full_disk_costs_decisions_and_nothing_else(tmp_path: Path, monk
     with monkeypatch.context() as patch:
         patch.setattr(LineFile, "write", full)
         recorder.passed("x", Moment(0.0, 1.0))
-        await written._write(float("inf"))
+        await written.flush()
     assert written.dropped == 1
     recorder.passed("y", Moment(0.0, 1.0))
-    await written._write(float("inf"))
+    await written.flush()
     assert [each.reason for each in records(file)] == ["y"]
 
 
