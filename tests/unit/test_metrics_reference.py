@@ -31,7 +31,11 @@ def server(**settings: object) -> Server:
     """One that was looked at once by the loop, over a fleet of three."""
     server = Server(Config(**settings), ConfigSource())  # type: ignore[arg-type]
     for number in range(3):
-        server._view.admit(Worker(f"w{number}", gpu="H100"), now=0.0)
+        slot = server._view.admit(Worker(f"w{number}", gpu="H100"), now=0.0)
+    server._view.reuse.placed(slot, 1000, 500, 0.0)
+    server._view.reuse.counted(slot, 1000, 500, 0.0)
+    server._truth.readings = server._truth._read(0.0)
+    server._waiting = server._picker.admitting.by_class()
     server._gauges = server._readings()
     server._insight.look(server._degraded(), 0.0)
     return server
