@@ -35,12 +35,14 @@ _log = structlog.get_logger()
 class SharingSettings:
     """Times in seconds. `every_s`: another picker sees a change after twice this at most, and the round trips.
 
+    `alone_s`: the same while there is no other picker; it is noticed after so long.
     `renew_s`: a share that does not change is written so often. `awaited_s`: prompts of others that their workers will
     announce themselves are of no use after so long. `entries`: of placed prefixes, written at once. `slice_blocks`: the
     loop is let go after so many.
     """
 
     every_s: float = 0.04
+    alone_s: float = 0.25
     renew_s: float = 0.5
     awaited_s: float = 5.0
     entries: int = 4
@@ -114,10 +116,10 @@ class Sharing:
         """Until cancelled; nothing that Redis does ends it."""
         await self._synced.wait()
         while True:
-            pause_s = self._settings.every_s
+            pause_s = 0.0
             try:
-                if await self._tick():
-                    pause_s = 0.0
+                if not await self._tick():
+                    pause_s = self._settings.every_s if len(self._peers) else self._settings.alone_s
             except FAILURES:
                 # It is the feed that says in the log that Redis is away.
                 self._is_cursor_sure = False
@@ -131,7 +133,7 @@ class Sharing:
             await asyncio.sleep(pause_s)
 
     async def _tick(self) -> bool:
-        """One exchange; whether more waits to be read."""
+        """One exchange; whether more waits to be read or told."""
         if not self._is_cursor_sure:
             await self._find_cursor()
         now, version = time.monotonic(), self._view.inflight.version
@@ -147,7 +149,8 @@ class Sharing:
         if outgoing.share is not None or outgoing.routed:
             self._note_refusal(incoming)
         await self._apply(incoming.routed, now)
-        return len(incoming.routed) >= self._settings.exchange.page_entries
+        is_behind = len(outgoing.routed) == self._settings.entries
+        return is_behind or len(incoming.routed) >= self._settings.exchange.page_entries
 
     def _forget_old(self, now: float) -> None:
         if len(self._peers) and now - self._heard_at > self._settings.exchange.lease_s:
