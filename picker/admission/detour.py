@@ -27,7 +27,7 @@ def detour(
     Costs are the policy's, so that a conversation leaves its cache only where little of it is lost.
     """
     cost = np.where(decision.eligible, sum(decision.terms.values()), np.inf)
-    near = np.flatnonzero(cost <= cost[decision.slots[0]] + most_s)
+    near = np.flatnonzero((cost <= cost[decision.slots[0]] + most_s) & decision.eligible)
     order: list[int] = near[np.argsort(cost[near])][:MOST_LOOKED_AT].tolist()
     slot = next((each for each in order if has_room(each)), None)
     if slot is None:
