@@ -160,6 +160,15 @@ class Admitting:
             found[name] = Waiting(before.requests + 1, before.tokens + entry.request.prompt_tokens, oldest_s)
         return found
 
+    def queues(self) -> dict[str, tuple[int, float]]:
+        """Requests that wait, and for how many seconds the oldest has, by class."""
+        now, found = time.monotonic(), dict[str, tuple[int, float]]()
+        for entry in self._admission.waiting:
+            name = self._rules.classes[entry.rank].name
+            count, oldest_s = found.get(name, (0, 0.0))
+            found[name] = count + 1, max(oldest_s, now - entry.arrived_at)
+        return found
+
     def by_class(self) -> ModelReadings:
         """Gauges for each class."""
         sums = self._admission.waiting.by_class

@@ -44,11 +44,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """Whom to ask for what is not in the view: who decides, what is amiss, how many streams are open."""
+    """Whom to ask for what is not in the view: who decides, what is amiss, how many streams are open, what waits."""
 
     picks: Picks
     degraded: Callable[[], Mapping[str, bool]]
     streams: Callable[[], int]
+    queues: Callable[[], Mapping[str, tuple[int, float]]]
 
 
 class Insight:
@@ -58,7 +59,7 @@ class Insight:
         self._config = config
         self._view = view
         self._metrics = metrics
-        self._recorder = Recorder(config.events, uuid4().hex[:8], named_in(config.profiles))
+        self._recorder = Recorder(config.events, uuid4().hex[:8], named_in(config))
         self.observer = Observer(self._recorder, view, config.events.replayable)
         self._sink = self._writes(redis, keys)
         self._cordons = Cordons(CordonRecords(redis, keys), view)
@@ -125,7 +126,14 @@ class Insight:
             self._recorder,
             asks.picks,
             self._cordons,
-            State(self._config.pool, self._recorder.process, self._metrics.verdicts, asks.degraded, asks.streams),
+            State(
+                self._config.pool,
+                self._recorder.process,
+                self._metrics.verdicts,
+                asks.degraded,
+                asks.streams,
+                asks.queues,
+            ),
             lambda: redacted(self._config),
             set_level,
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
+from picker.config import Config
 from picker.events.decided import Asked, Decided, Seen, exclusions_of
 from picker.events.recorder import Moment, Recorder
 from picker.extproc.access_log import Outcome
@@ -19,7 +20,6 @@ from picker.requests.headers import read_terms
 from picker.requests.model import Dialect, InferenceRequest
 from picker.requests.usage import Usage
 from picker.scheduling.decision import STATUS, Decision, Refused, Routed
-from picker.scheduling.profile import Profile
 from picker.scheduling.request import SchedulingRequest
 
 
@@ -28,9 +28,15 @@ def asked_for(request: InferenceRequest, rung: Rung, headers: Mapping[str, str])
     return Asked(request.terms, request.dialect, request.stream, rung.value, headers.get("traceparent", ""))
 
 
-def named_in(profiles: Iterable[Profile]) -> set[str]:
+def named_in(config: Config) -> set[str]:
     """Tenants and objectives that the configuration names, so that they are no secrets."""
-    return {name for profile in profiles for name in (*profile.match.tenants, *profile.match.objectives)}
+    classes, quotas = config.admission.classes, config.admission.quotas
+    return {
+        *config.admission.tenants,
+        *(name for each in classes for name in (each.name, *each.objectives)),
+        *(name for quota in quotas for name in quota.tenants),
+        *(name for profile in config.profiles for name in (*profile.match.tenants, *profile.match.objectives)),
+    }
 
 
 class Observer:

@@ -65,6 +65,7 @@ class Again:
     prompt_tokens: int
     recorded: tuple[str, ...]
     recorded_reason: str
+    was_detour: bool
     before: Verdict
     """By the settings of the recording: what was recorded, if all is well."""
     after: Verdict
@@ -72,8 +73,12 @@ class Again:
 
     @property
     def is_reproduced(self) -> bool:
-        """Whether the settings of the recording give what was recorded."""
-        return (self.before.endpoints, self.before.reason) == (self.recorded, self.recorded_reason)
+        """Whether the settings of the recording give what was recorded; of a detour, all but its first endpoint."""
+        decided = self.before.endpoints
+        if self.was_detour and self.recorded:
+            first, count = self.recorded[0], len(self.recorded)
+            decided = (first, *(each for each in decided if each != first))[:count]
+        return (decided, self.before.reason) == (self.recorded, self.recorded_reason)
 
 
 @dataclass(slots=True)
@@ -146,6 +151,7 @@ def _again(line: Inputs, seen: Seen, before: Config, after: Config) -> Again:
         prompt_tokens=int(line.about.get("prompt_tokens", 0)),
         recorded=line.endpoints,
         recorded_reason=line.reason,
+        was_detour=line.is_detour,
         before=first,
         after=first if after is before else _verdict(line, seen, after),
     )

@@ -125,7 +125,8 @@ class Server:
             exits.callback(self._serve_metrics())
             if self._config.health:
                 await self._start(exits, self._port(self._config.health, None), "health")
-            asks = Asks(self._picker, self._degraded, lambda: self._ext_proc.streams)
+            streams, queues = lambda: self._ext_proc.streams, self._picker.admitting.queues
+            asks = Asks(self._picker, self._degraded, streams, queues)
             await self._insight.open(exits, asks)
             await self._sizing.open(exits)
             main = self._main_port()

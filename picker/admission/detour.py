@@ -27,7 +27,7 @@ def detour(
     Costs are the policy's, so that a conversation leaves its cache only where little of it is lost.
     """
     cost = np.where(decision.eligible, sum(decision.terms.values()), np.inf)
-    near = np.flatnonzero((cost <= cost[decision.slots[0]] + most_s) & decision.eligible)
+    near = np.flatnonzero(cost <= cost[decision.slots[0]] + most_s)
     order: list[int] = near[np.argsort(cost[near])][:MOST_LOOKED_AT].tolist()
     slot = next((each for each in order if has_room(each)), None)
     if slot is None:
@@ -39,4 +39,5 @@ def detour(
         endpoints=tuple(dict.fromkeys(view.facts(each).endpoint for each in slots)),
         hit_tokens=decision.hits.item(slot),
         work_s=float(model.prefill_s(prompt_tokens, decision.hits[slot : slot + 1])[0]),
+        is_detour=slot != decision.slots[0],
     )

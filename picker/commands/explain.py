@@ -88,6 +88,8 @@ def show(decision: pb.Decision, console: Console) -> None:
     console.print(_headline(decision))
     for line in _facts(decision):
         console.print(f"  {line}")
+    if decision.is_detour:
+        console.print("  a detour: the cheapest worker had no room, and this one costs little more")
     for rule in decision.ruled_out:
         names = ", ".join(rule.workers) + (", ..." if rule.count > len(rule.workers) else "")
         console.print(f"  ruled out by {rule.rule}: {rule.count} ({names})")

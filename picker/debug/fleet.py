@@ -20,6 +20,8 @@ class State:
     verdicts: Callable[[], Mapping[tuple[str, str], float]]
     degraded: Callable[[], Mapping[str, bool]]
     streams: Callable[[], int]
+    queues: Callable[[], Mapping[str, tuple[int, float]]]
+    """Requests that wait, and seconds for which the oldest has, by class."""
 
 
 def fleet(view: View, state: State, now: float, at: float) -> pb.Fleet:
@@ -36,6 +38,10 @@ def fleet(view: View, state: State, now: float, at: float) -> pb.Fleet:
         ],
         degraded=sorted(name for name, is_so in state.degraded().items() if is_so),
         streams=state.streams(),
+        queues=[
+            pb.Queue(name=name, requests=requests, oldest_s=round(oldest_s, 3))
+            for name, (requests, oldest_s) in state.queues().items()
+        ],
         other_pickers=view.inflight.others.pickers,
     )
 

@@ -271,6 +271,7 @@ def shortened(decision: Routed, roster: Roster, chosen: Sequence[int]) -> Short:
             "hit_tokens": decision.hit_tokens,
             "best_hit_tokens": best,
             "predicted_prefill_s": round(decision.work_s, 6),
+            "is_detour": decision.is_detour,
             "eligible": int(np.count_nonzero(decision.eligible)),
             "ruled_out": tuple(_ruled_out(decision, roster)),
         },

@@ -88,6 +88,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     sums: dict[int, tuple[float, ...] | None] = {}
     endpoints: tuple[str, ...] = ()
     reason: str = ""
+    is_detour: bool = False
 
 
 Line = Process | Fleet | Inputs

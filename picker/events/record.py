@@ -74,6 +74,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     at: Unix time. ties: what equal costs were told apart by.
     verdict: route, refuse or pass; reason: why not route. rung: how the prompt's prefix was known.
     candidates: the cheapest ones, the winner first; eligible: how many there were.
+    is_detour: the cheapest worker had no room, and this one costs little more.
     best_hit_tokens: the most that any eligible worker holds of the prompt.
     """
 
@@ -104,6 +105,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     best_hit_tokens: int = 0
     predicted_prefill_s: float = 0.0
     eligible: int = 0
+    is_detour: bool = False
     candidates: tuple[Candidate, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
     stages: Stages = NO_STAGES

@@ -114,6 +114,7 @@ class Sink:
             objective=decided.shown_name(terms.objective),
             endpoints=decided.decision.endpoints if decided.decision else (),
             reason=decided.reason,
+            is_detour=bool(decided.decision and decided.decision.is_detour),
         )
         return list(self._writer.lines(seen, inputs))
 

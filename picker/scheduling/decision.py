@@ -64,6 +64,7 @@ class Routed:
 
     `terms` are the cost's parts by name: what the winner's and everybody else's cost is the sum of. `hits` are the
     prompt's tokens cached on each slot. `known` are the slots with a worker, `steps` whom each rule has left of them.
+    `is_detour`: the first one stands there because a cheaper one had no room.
     """
 
     slots: tuple[int, ...]
@@ -75,6 +76,7 @@ class Routed:
     hits: npt.NDArray[np.int64] = field(repr=False)
     known: npt.NDArray[np.bool_] = field(repr=False)
     steps: Sequence[tuple[str, npt.NDArray[np.bool_]]] = field(repr=False)
+    is_detour: bool = False
 
     @property
     def eligible(self) -> npt.NDArray[np.bool_]:

@@ -84,7 +84,14 @@ async def debug_rig(
     cordons = Cordons(records, view)  # type: ignore[arg-type]
     levels: list[str] = []
     metrics = Metrics()
-    state = State("pool", "p", metrics.verdicts, lambda: {"redis": True, "prediction": False}, lambda: 0)
+    state = State(
+        "pool",
+        "p",
+        metrics.verdicts,
+        lambda: {"redis": True, "prediction": False},
+        lambda: 0,
+        lambda: {"batch": (3, 1.5)},
+    )
     parts = Parts(view, recorder, picker, cordons, state, lambda: redacted(config), levels.append)
     service = DebugService(parts)
     port = DebugPort(Debug(listen=address, **(debug or {})), service, None)

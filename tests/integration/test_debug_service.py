@@ -39,6 +39,7 @@ async def test_workers_are_told_with_what_is_known_of_them(rig: Rig) -> None:
     assert [each.worker for each in told.workers] == ["w0", "w1", "w2"]
     busy = told.workers[0]
     assert (busy.running, busy.waiting, busy.kv_used, busy.is_fresh) == (3, 2, 0.5, True)
+    assert [(each.name, each.requests, each.oldest_s) for each in told.queues] == [("batch", 3, 1.5)]
     assert sum(each.in_flight_here for each in told.workers) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from picker.simulation.stack import MODEL, Plan, Stack
 from tests.integration.traffic import until
 
 pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="module")]
+MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 MARKER = "MARKER-7f3a9c"
 ENDED = '"event":"decision"'
 RECORDED = {"file": "decisions.jsonl", "replayable": True, "stream_length": 1000}
@@ -139,6 +141,23 @@ async def test_a_recording_comes_out_the_same_and_shows_what_another_policy_chan
     assert told["after"]["hit_tokens"] < told["before"]["hit_tokens"]
     text = await stack.command("replay", stack.recording, "--policy", other, "--changed", "3")
     assert "decisions come out as they were recorded" in text and "hit share" in text
+
+
+async def test_envoy_has_the_statistics_that_alerts_are_about(stack: Operated) -> None:
+    async with httpx.AsyncClient() as client:
+        told = (await client.get(f"http://{stack.admin_address}/stats/prometheus")).text
+    wanted = set(re.findall(r"envoy_[a-z_]+(?=[{\\[])", (MONITORING / "alerts.yaml").read_text()))
+    assert len(wanted) >= 5
+    assert {name for name in wanted if f"\n{name}{{" not in told} == set()
+    assert 'envoy_cluster_upstream_rq_active_overflow{envoy_cluster_name="picker' in told
+
+
+async def test_the_page_is_served_and_told_the_fleet(stack: Operated) -> None:
+    async with httpx.AsyncClient() as client:
+        url = f"http://{stack.page_addresses[0]}"
+        assert "<title>Picker</title>" in (await client.get(url)).text
+        [fleet] = (await client.get(f"{url}/api/fleet")).json()
+    assert [each["worker"] for each in fleet["workers"]] == ["w0", "w1", "w2"]
 
 
 async def test_a_marker_in_prompts_headers_and_adapters_shows_up_nowhere(stack: Operated, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from picker.admission.settings import AdmissionSettings, ClassSettings, Room
 from picker.config import Config
 from picker.events.recorder import Recorder
 from picker.events.settings import Events
@@ -37,7 +38,8 @@ class Day:
     def __init__(self, folder: Path, seed: int = 1, **settings: Any):
         self.file = folder / "decisions.jsonl"
         events = Events(file=str(self.file), replayable=True, **settings.pop("events", {}))
-        self.config = Config(events=events, stale_after_s=1e9, **settings)
+        admission = settings.pop("admission", AdmissionSettings(enabled=False))
+        self.config = Config(events=events, stale_after_s=1e9, admission=admission, **settings)
         self.rng = Random(seed)
         self.view = View(
             self.config.stale_after_s,
@@ -184,3 +186,12 @@ async def test_what_is_no_recording_is_named(tmp_path: Path) -> None:
     bad.write_text("\n".join(line for line in whole if msgspec.json.decode(line)["event"] == "inputs"))
     with pytest.raises(BadRecording, match="begins in the middle"):
         list(replay([bad]))
+
+
+async def test_a_detour_for_want_of_room_is_reproduced_but_for_where_it_found_room(tmp_path: Path) -> None:
+    impatient = (ClassSettings(name="default", max_wait_s=0.01),)
+    admission = AdmissionSettings(classes=impatient, room=Room(tokens=200), detour_s=100.0)
+    file = await Day(tmp_path, admission=admission).go(120)
+    again = list(replay([file]))
+    assert any(each.was_detour for each in again)
+    assert not_reproduced(again) == []

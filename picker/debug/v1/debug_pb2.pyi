@@ -142,7 +142,7 @@ class ExplainResponse(_message.Message):
     def __init__(self, decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("v", "id", "at", "verdict", "request_id", "trace_id", "process", "sequence", "ties", "reason", "status", "model", "adapter", "tenant", "objective", "dialect", "stream", "prompt_tokens", "expected_output_tokens", "rung", "policy", "profile", "endpoints", "hit_tokens", "best_hit_tokens", "predicted_prefill_s", "eligible", "candidates", "ruled_out", "stages", "outcome")
+    __slots__ = ("v", "id", "at", "verdict", "request_id", "trace_id", "process", "sequence", "ties", "reason", "status", "model", "adapter", "tenant", "objective", "dialect", "stream", "prompt_tokens", "expected_output_tokens", "rung", "policy", "profile", "endpoints", "hit_tokens", "best_hit_tokens", "predicted_prefill_s", "eligible", "candidates", "ruled_out", "stages", "outcome", "is_detour")
     V_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,7 @@ class Decision(_message.Message):
     RULED_OUT_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    IS_DETOUR_FIELD_NUMBER: _ClassVar[int]
     v: int
     id: str
     at: float
@@ -205,7 +206,8 @@ class Decision(_message.Message):
     ruled_out: _containers.RepeatedCompositeFieldContainer[RuledOut]
     stages: Stages
     outcome: Outcome
-    def __init__(self, v: _Optional[int] = ..., id: _Optional[str] = ..., at: _Optional[float] = ..., verdict: _Optional[str] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., process: _Optional[str] = ..., sequence: _Optional[int] = ..., ties: _Optional[int] = ..., reason: _Optional[str] = ..., status: _Optional[int] = ..., model: _Optional[str] = ..., adapter: _Optional[str] = ..., tenant: _Optional[str] = ..., objective: _Optional[str] = ..., dialect: _Optional[str] = ..., stream: _Optional[bool] = ..., prompt_tokens: _Optional[int] = ..., expected_output_tokens: _Optional[int] = ..., rung: _Optional[str] = ..., policy: _Optional[str] = ..., profile: _Optional[str] = ..., endpoints: _Optional[_Iterable[str]] = ..., hit_tokens: _Optional[int] = ..., best_hit_tokens: _Optional[int] = ..., predicted_prefill_s: _Optional[float] = ..., eligible: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., ruled_out: _Optional[_Iterable[_Union[RuledOut, _Mapping]]] = ..., stages: _Optional[_Union[Stages, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ...) -> None: ...
+    is_detour: bool
+    def __init__(self, v: _Optional[int] = ..., id: _Optional[str] = ..., at: _Optional[float] = ..., verdict: _Optional[str] = ..., request_id: _Optional[str] = ..., trace_id: _Optional[str] = ..., process: _Optional[str] = ..., sequence: _Optional[int] = ..., ties: _Optional[int] = ..., reason: _Optional[str] = ..., status: _Optional[int] = ..., model: _Optional[str] = ..., adapter: _Optional[str] = ..., tenant: _Optional[str] = ..., objective: _Optional[str] = ..., dialect: _Optional[str] = ..., stream: _Optional[bool] = ..., prompt_tokens: _Optional[int] = ..., expected_output_tokens: _Optional[int] = ..., rung: _Optional[str] = ..., policy: _Optional[str] = ..., profile: _Optional[str] = ..., endpoints: _Optional[_Iterable[str]] = ..., hit_tokens: _Optional[int] = ..., best_hit_tokens: _Optional[int] = ..., predicted_prefill_s: _Optional[float] = ..., eligible: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., ruled_out: _Optional[_Iterable[_Union[RuledOut, _Mapping]]] = ..., stages: _Optional[_Union[Stages, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., is_detour: _Optional[bool] = ...) -> None: ...
 
 class Candidate(_message.Message):
     __slots__ = ("worker", "endpoint", "cost", "hit_tokens", "terms")
