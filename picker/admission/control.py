@@ -46,6 +46,8 @@ class Failed:
 Verdict = Admitted | Refused | Turned | Failed
 
 _NOBODY = (Reason.NO_WORKERS, Reason.NOT_READY)
+_DOUBT = 2.0
+"""A request is refused for the wait that it would have if that would be too long by half as well."""
 _LOOK_AGAIN_S = 0.2
 """A request whose worker had no room is decided anew after this, or when that worker has room."""
 
@@ -259,7 +261,7 @@ class Admission:
         own = waiting.of_tenant(entry.rank, entry.tenant).requests
         turns = min(ahead, own * waiting.tenants(entry.rank))
         wait_s = self.pace.gone_s(turns)
-        return wait_s is not None and now + wait_s > min(entry.leave_at, entry.first_token_by)
+        return wait_s is not None and now + wait_s / _DOUBT > min(entry.leave_at, entry.first_token_by)
 
     def _no_place(self, rank: int, tenant: str | int, size: int, tokens: int) -> Cause | None:
         settings, waiting, own = self._settings, self.waiting, self.classes[rank]

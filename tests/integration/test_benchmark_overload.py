@@ -1,0 +1,39 @@
+"""The benchmark of overload runs, on a small trace of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.overload.cases import CASES, Case, How, run
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prompts that share nothing, half as many again as 16 workers can serve in time."""
+    path = tmp_path_factory.mktemp("overload") / "trace.csv"
+    rows = [f"{number / 6},6000,200" for number in range(2000)]
+    path.write_text("\n".join(["at_s,prompt_tokens,output_tokens", *rows]) + "\n")
+    return path
+
+
+def test_admission_keeps_what_immediate_placement_loses(trace: Path) -> None:
+    rows = {}
+    hows: tuple[How, ...] = ("at once", "admission")
+    for how in hows:
+        rows[how] = run(Case("rates", 1.5, how), trace, 800)
+    assert rows["admission"].refused > 0 == rows["at once"].refused
+    assert rows["admission"].goodput > 1.2 * rows["at once"].goodput
+
+
+def test_the_higher_class_is_served_and_the_lower_one_is_shed(trace: Path) -> None:
+    row = run(Case("classes", 1.5, "admission", "classes"), trace, 800)
+    assert row.by_kind["interactive"] > 0.95 > 0.9 > row.by_kind["batch"]
+
+
+def test_a_heavy_tenant_is_shed_and_not_the_others(trace: Path) -> None:
+    row = run(Case("tenants", 1.5, "admission", "tenants"), trace, 800)
+    assert row.by_kind["others"] > 0.95 > 0.9 > row.by_kind["heavy"]
+
+
+def test_each_experiment_compares_with_placing_at_once() -> None:
+    assert {case.experiment for case in CASES if case.how == "at once"} == {case.experiment for case in CASES}
