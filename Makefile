@@ -1,8 +1,9 @@
 # Two commands for people with make; the README shows the lines they run, for people without.
 PYTHON ?= python3
+TRACES ?= traces
 VENV := .venv
 
-.PHONY: demo test parity lint clean
+.PHONY: demo test parity reproduce traces lint clean
 
 demo: $(VENV)/demo
 	$(VENV)/bin/picker demo $(ARGS)
@@ -14,6 +15,18 @@ test: $(VENV)/test
 parity: $(VENV)/test
 	tests/fetch_tokenizers.sh .tokenizers
 	PICKER_TOKENIZERS=.tokenizers $(VENV)/bin/python -m pytest tests/unit/test_template_parity.py $(ARGS)
+
+# docs/policies.md, from simulations; for example ARGS='--scale full'. TRACES is a folder with the public traces.
+reproduce: $(VENV)/simulate
+	$(VENV)/bin/python -m benchmarks.policies --traces $(TRACES) $(ARGS)
+
+# Their licences: benchmarks/policies/README.md.
+traces:
+	mkdir -p $(TRACES)
+	cd $(TRACES) && for name in conversation synthetic; do curl -fsSLO \
+		https://raw.githubusercontent.com/kvcache-ai/Mooncake/main/FAST25-release/traces/$${name}_trace.jsonl; done
+	cd $(TRACES) && for name in conv code; do curl -fsSLO \
+		https://raw.githubusercontent.com/Azure/AzurePublicDataset/master/data/AzureLLMInferenceTrace_$$name.csv; done
 
 lint: $(VENV)/dev
 	$(VENV)/bin/ruff check .

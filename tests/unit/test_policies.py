@@ -105,7 +105,7 @@ def test_llm_d_weighs_published_queue_cache_use_and_prefix() -> None:
 
 def test_llm_d_tuned_sees_what_was_just_placed_and_the_default_does_not() -> None:
     view = fleet(2)
-    hold(view, 1, 100)
+    hold(view, 1, 60)
     load(view, 1, requests=6, work_s=1.0)
     assert choice(view, "llm-d") == 1
     assert choice(view, "llm-d-tuned") == 0
@@ -193,6 +193,18 @@ def test_a_prompt_of_which_nothing_is_known_goes_anywhere(policy: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_says_what_it_is_in_one_sentence(policy: str) -> None:
     assert find(policy).summary.endswith((".", ":", "."))
+
+
+def test_a_long_prefill_harms_the_requests_there_more_than_as_much_in_short_ones() -> None:
+    view = fleet(1, capacity=1)
+    load(view, 0, requests=10)
+    harm = {}
+    for tokens in (4_000, 80_000):
+        wanted = SchedulingRequest(0, "llama", prompt_tokens=tokens, expected_output_tokens=0)
+        decision = decide(wanted, view, find("expected-delay"), MODEL, 1.0, Random(0))
+        assert isinstance(decision, Routed)
+        harm[tokens] = float(decision.terms["harm"][0]) / decision.work_s
+    assert 0 < 4 * harm[4_000] < harm[80_000]
 
 
 # Policies from elsewhere.

@@ -1,15 +1,18 @@
 """`picker simulate`: workloads, the search for what holds, and the command line."""
 
 import json
+import re
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from picker.cli import app
+from picker.scheduling import policies
 from picker.simulation.discrete import capacity, settings
 from picker.simulation.discrete.capacity import Mean, Search, mean, ratio
 from picker.simulation.discrete.cluster import Cluster, Fault, simulate
@@ -238,3 +241,26 @@ class TestCommand:
     def test_policies_and_workloads_are_listed(self) -> None:
         assert "expected-delay" in self.call("policies")
         assert "assistants" in self.call("workloads")
+
+
+class TestDocs:
+    """`docs/simulation.md` says what is there."""
+
+    text = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+
+    def test_every_option_that_it_names_exists(self) -> None:
+        command = get_command(app).commands["simulate"]  # type: ignore[attr-defined]
+        known = {name for each in command.commands.values() for param in each.params for name in param.opts}
+        named_there = set(re.findall(r"(?<![-\w])--[a-z][a-z-]+", self.text))
+        assert len(named_there) > 10
+        assert named_there - known == set()
+
+    def test_its_profile_can_be_read(self, tmp_path: Path) -> None:
+        [example] = re.findall(r"```yaml\n(.*?)```", self.text, re.DOTALL)
+        file = tmp_path / "profiles.yaml"
+        file.write_text(example)
+        assert settings.profile("mine", file).kv_tokens == 350_000
+
+    def test_the_readme_counts_the_policies_rightly(self) -> None:
+        assert len(policies.POLICIES) == 17
+        assert "seventeen policies" in (Path(__file__).parents[2] / "README.md").read_text()

@@ -17,7 +17,9 @@ from picker.simulation.discrete.slo import Slo
 from picker.simulation.discrete.workloads import Workload
 
 STEP = 0.03
-_MOST_DOUBLINGS = 12
+_WIDEST = 1.6
+"""An amount so many times the last one is tried next at most: runs far beyond what holds take long."""
+_MOST_STRIDES = 40
 _T_975 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
 """Student's t for a two-sided interval of 95 %, by degrees of freedom."""
 
@@ -74,18 +76,18 @@ class Search:
 
     def _bracket(self, start: int, level: float) -> tuple[int, int]:
         """Two indices: the first one holds, unless nothing does, and the second one does not."""
-        stride = 1
+        stride, widest = 1, max(1, int(math.log(_WIDEST) / math.log1p(self.step)))
         if self._holds(start, level):
-            for _ in range(_MOST_DOUBLINGS):
+            for _ in range(_MOST_STRIDES):
                 if not self._holds(start + stride, level):
                     return start, start + stride
-                start, stride = start + stride, 2 * stride
+                start, stride = start + stride, min(2 * stride, widest)
             return start, start + 1
-        for _ in range(_MOST_DOUBLINGS):
+        for _ in range(_MOST_STRIDES):
             lower = max(self._index(self._least), start - stride)
             if lower == start or self._holds(lower, level):
                 return lower, start
-            start, stride = lower, 2 * stride
+            start, stride = lower, min(2 * stride, widest)
         return start, start + 1
 
     def _holds(self, index: int, level: float) -> bool:

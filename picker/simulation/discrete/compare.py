@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
-from picker.simulation.discrete.capacity import Held, Mean, Search, mean
+from picker.simulation.discrete.capacity import STEP, Held, Mean, Search, mean
 from picker.simulation.discrete.cluster import Cluster
 from picker.simulation.discrete.slo import Slo
 from picker.simulation.discrete.workloads import Workload
@@ -16,7 +16,10 @@ PROCESSES = 2
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is held: `levels` are shares of requests within the objective, `hint` an amount to begin with."""
+    """What is held: `levels` are shares of requests within the objective, `hint` an amount to begin with.
+
+    `step` is how far two amounts are apart at least, as a part of them.
+    """
 
     cluster: Cluster
     workload: Workload
@@ -24,6 +27,7 @@ class Question:
     levels: tuple[float, ...]
     seeds: tuple[int, ...]
     hint: float
+    step: float = STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ def answer(question: Question, policy: str) -> Answer:
     held: dict[float, list[Held]] = {level: [] for level in question.levels}
     searches = []
     for seed in question.seeds:
-        search = Search(cluster, question.workload, question.slo, seed, min(question.levels))
+        search = Search(cluster, question.workload, question.slo, seed, min(question.levels), question.step)
         searches.append(search)
         for level in sorted(question.levels):
             one = search.held(level, held[level][-1].amount if held[level] else hint)

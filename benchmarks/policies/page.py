@@ -1,0 +1,138 @@
+"""`docs/policies.md`, from the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks.policies.cases import CASES, DEFAULT, LEVELS, LONG_S, SCALES, SENSITIVE, Case
+from benchmarks.policies.results import Result
+from picker.scheduling.policies import POLICIES
+from picker.simulation.discrete.capacity import Mean
+
+NOISE = 0.05
+"""Less than this part apart is not told apart: steps of amounts are 3 to 6 per cent."""
+
+_HEAD = """# What each policy holds
+
+Written by `make reproduce`; do not edit. Everything here is **simulated**: no figure says what your GPUs will do, only
+how policies rank under one model of a worker (`picker/simulation/engine.py`: continuous batching, prefix cache, chunked
+prefill; constants in `picker/simulation/profiles.py`, not fitted to measurements). The decision is the production one:
+`picker.scheduling.decide` over a view whose KV events come 100 ms late and whose loads are published once a second (ten
+times a second for llm-d and preble, which go by them). One picker; zero time for network and tokenising.
+
+An amount *holds* at 99 % if so many requests were within the objective: users of a closed loop, who wait for an answer
+before they ask again, or the speed at which a trace is replayed. **A ratio of amounts is a fact about an objective, not
+about throughput**, so output tokens a second stand beside each. The objective `ttft=2s+1.5x` allows 2 s and 1.5 times
+what the prompt takes alone and uncached. Users come during the first quarter of a run, to empty caches: what a policy
+does not recover from counts as not held. Peers are models of other routers' formulas, read from their sources (each
+one's docstring says from where), with our worker's announcements instead of their own guesses; `llm-d-tuned` and
+`dynamo-8` are peers with weights that we tuned, in their favour. llm-d's default goes by queue lengths as vLLM counts
+them after each step, so that what arrives during a long prefill is not in them.
+"""
+
+
+def page(results: Sequence[Result]) -> str:
+    """The whole text."""
+    parts = [_HEAD, *_scales(results), *_summary(results), *_headline(results)]
+    for case in CASES:
+        if case.policies is None:
+            parts += _table(case, results)
+    return "\n".join([*parts, *_policies()]).rstrip() + "\n"
+
+
+def _scales(results: Sequence[Result]) -> Iterator[str]:
+    yield "## What was run\n"
+    yield "| scale | cases | policies | runs | seeds | steps of amounts | requests of a trace | seconds of users |"
+    yield "|---" * 8 + "|"
+    for scale in SCALES.values():
+        done = [result for result in results if result.scale == scale.name]
+        if done:
+            cases, policies = ({getattr(each, name) for each in done} for name in ("case", "policy"))
+            yield (
+                f"| {scale.name} | {len(cases)} of {len(CASES)} | {len(policies)} of {len(POLICIES)} "
+                f"| {sum(each.runs for each in done):,} | {scale.seeds} | {scale.step:.0%} "
+                f"| {f'{scale.requests:,}' if scale.requests else 'all'} | {scale.seconds:g} (assistants {LONG_S:g}) |"
+            )
+    yield "\nA tenth of a trace and two fifths of the users' time warm up. All of it, three seeds, every policy:"
+    yield "`make reproduce ARGS='--scale full'`; that takes a day or two of two cores.\n"
+
+
+def _summary(results: Sequence[Result]) -> Iterator[str]:
+    yield "## Where the default stands at 99 %\n"
+    yield "| case | default | best other | ratio | |\n|---|---|---|---|---|"
+    for case in CASES:
+        own = _find(results, case.name, DEFAULT)
+        others = [result for result in results if result.case == case.name and result.policy != DEFAULT]
+        if own is None or not others or case.policies:
+            continue
+        best = max(others, key=lambda result: result.amount(0.99).value)
+        yield f"| {case.name} | {own.amount(0.99)} | {best.policy} {best.amount(0.99)} | {_versus(own, best)} |"
+    yield "\nLess than 5 % apart counts as even. At scale `quick` eleven requests of a trace decide at 99 %; another"
+    yield "seed may turn 10 %: read these ratios with the tables below, where 90 and 95 % stand beside them.\n"
+
+
+def _versus(own: Result, best: Result) -> str:
+    ours, theirs = own.amount(0.99).value, best.amount(0.99).value
+    if not theirs:
+        return "- | best" if ours else "- | nobody holds anything"
+    verdict = "best" if ours > theirs * (1 + NOISE) else "even" if ours >= theirs * (1 - NOISE) else "**behind**"
+    return f"{ours / theirs:.2f} | {verdict}"
+
+
+def _headline(results: Sequence[Result]) -> Iterator[str]:
+    yield "## Sixteen GPUs: how many users\n"
+    yield (
+        "Eight workers of two GPUs each, 64 kinds of assistants whose prompts have 12k tokens, at 95 %. The ratio\n"
+        "follows the objective: round-robin's users are few where a cold prefill (0.8 s and more) nearly fills it.\n"
+    )
+    yield f"| TTFT within | {' | '.join(f'{name} | tokens/s' for name in SENSITIVE)} | users ratio | output ratio |"
+    yield "|---" * (3 + 2 * len(SENSITIVE)) + "|"
+    for case in sorted(CASES, key=lambda case: case.slo):
+        row = [_find(results, case.name, policy) for policy in SENSITIVE]
+        base, own = row[0], row[-1]
+        if case.name.startswith("assistants") and base and own:
+            limit = case.slo.partition(",")[0].removeprefix("ttft=")
+            cells = " | ".join(_cell(result, 0.95) for result in row)
+            yield f"| {limit} | {cells} | {_times(own.over(base, 0.95))} | {_output_ratio(own, base)} |"
+    yield ""
+
+
+def _output_ratio(result: Result, base: Result) -> str:
+    ours, theirs = result.output(0.95).value, base.output(0.95).value
+    return f"{ours / theirs:.1f}" if theirs else "-"
+
+
+def _table(case: Case, results: Sequence[Result]) -> Iterator[str]:
+    rows = [found for policy in POLICIES if (found := _find(results, case.name, policy))]
+    if not rows:
+        return
+    yield f"## {case.name}\n"
+    yield f"{case.title}; {case.workers} workers, profile {case.profile}; {case.slo}; amounts in {rows[0].unit}.\n"
+    yield "| policy | " + " | ".join(f"at {level:.0%} | tokens/s | of the default" for level in LEVELS) + " |"
+    yield "|---" * (1 + 3 * len(LEVELS)) + "|"
+    own = _find(results, case.name, DEFAULT)
+    for row in rows:
+        cells = (f"{_cell(row, level)} | {_times(row.over(own, level) if own else None)}" for level in LEVELS)
+        yield f"| {'**' + row.policy + '**' if row.policy == DEFAULT else row.policy} | " + " | ".join(cells) + " |"
+    yield ""
+
+
+def _cell(result: Result | None, level: float) -> str:
+    return f"{result.amount(level)} | {result.output(level).value:,.0f}" if result else "- | -"
+
+
+def _times(value: Mean | None) -> str:
+    return f"{value.value:.2f}" if value else "-"
+
+
+def _policies() -> Iterator[str]:
+    yield "## The policies\n"
+    yield "| name | |\n|---|---|"
+    for policy in POLICIES.values():
+        yield f"| `{policy.name}` | {policy.summary} |"
+    yield "\nEach is a module in `picker/scheduling/policies`; on a trace of your own they are compared by"
+    yield "`picker simulate compare --trace FILE --policy a,b`."
+
+
+def _find(results: Sequence[Result], case: str, policy: str) -> Result | None:
+    return next((result for result in results if result.case == case and result.policy == policy), None)
