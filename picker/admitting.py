@@ -153,7 +153,9 @@ class Admitting:
         """What waits, by the model that was asked for."""
         found: dict[str, Waiting] = {}
         for entry in self._admission.waiting:
-            asked = entry.request.model or ""
+            asked = entry.request.model
+            if not asked:
+                continue
             name = self._view.base_and_adapter(asked)[0] or asked
             before = found.get(name, NONE_WAITS)
             oldest_s = max(before.oldest_s, now - entry.arrived_at)

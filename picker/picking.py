@@ -224,9 +224,9 @@ class Picker:
         placed, moment, seen = settled.outcome, settled.moment, settled.seen
         ties = self._placer.salt + about.sequence
         prefill_s = self._placer.prefill_s(about, placed)
-        if prefill_s is not None:
+        if prefill_s is not None and about.model:
             tokens = about.prompt_tokens, about.expected_output_tokens
-            self.asked(base or about.model or "", prefill_s, *tokens, time.monotonic())
+            self.asked(base or about.model, prefill_s, *tokens, time.monotonic())
         if isinstance(placed, Turned):
             self._metrics.refused(placed.cause)
             self._observer.turned_away(asked, about, placed.cause, CAUSE_STATUS[placed.cause], moment)

@@ -22,6 +22,9 @@ from picker.agent.metrics import Metrics, Unreadable, Which
 T = TypeVar("T")
 
 
+_NO_SUCH_PAGE = (404, 405, 501)
+
+
 class Reach(enum.Enum):
     """What GET /health came to."""
 
@@ -162,7 +165,8 @@ class Engine:
             return Reach.SILENT
         if is_due:
             self._health_at = now
-        return Reach.UP if status == 200 or path != "/health" else Reach.FAILING
+        # Servers of other makes have no such page, and that says nothing about them.
+        return Reach.UP if status in (200, *_NO_SUCH_PAGE) or path != "/health" else Reach.FAILING
 
     async def _is_paused(self) -> bool:
         page = self.kind.paused_page

@@ -209,6 +209,13 @@ async def test_a_key_is_sent_to_servers_that_want_one(redis_server: ValkeyServer
     assert server.headers["authorization"] == "Bearer secret"
 
 
+async def test_a_server_without_a_health_page_goes_by_its_models(redis_server: ValkeyServer) -> None:
+    pages = {"/v1/models": {"data": [{"id": "m", "owned_by": "me"}]}}
+    async with serving(pages) as server, agent(redis_server, worker(server)) as rig:
+        await until(ready(rig))
+        assert server.asked["/health"] > 0
+
+
 async def test_a_paused_engine_is_not_ready_and_its_cache_counts_as_empty(
     redis_server: ValkeyServer, events: Events
 ) -> None:
