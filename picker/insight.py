@@ -66,10 +66,10 @@ class Insight:
         self._workers, self._modes = NOBODY, dict[str, bool]()
         metrics.add_lines(lambda: lines(self._workers))
         metrics.add_modes(lambda: self._modes)
-        counted = DecisionMetrics(metrics.registry, self._recorder, config.metrics_workers)
+        self._counted = DecisionMetrics(metrics.registry, self._recorder, config.metrics_workers)
         self._tracing = _traces(config, self._recorder)
         if config.metrics_compatible:
-            metrics.registry.register(Compatible(config.pool, lambda: self._workers, counted, metrics))
+            metrics.registry.register(Compatible(config.pool, lambda: self._workers, self._counted, metrics))
 
     @property
     def dropped(self) -> int:
@@ -94,6 +94,7 @@ class Insight:
     def look(self, modes: dict[str, bool], now: float) -> None:
         """Takes what scrapes show: they are answered by other threads, which must not read what the loop changes."""
         self._workers, self._modes = take(self._view, now, self._config.metrics_workers), modes
+        self._counted.keep({facts.worker for facts in self._workers.facts})
 
     async def open(self, exits: contextlib.AsyncExitStack, asks: Asks) -> None:
         """Listens. Requests need none of it: a port that is taken is no reason not to serve them."""

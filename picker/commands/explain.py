@@ -138,7 +138,7 @@ def _facts(decision: pb.Decision) -> Iterator[str]:
 
 
 def _candidates(decision: pb.Decision) -> Table:
-    names = list(dict.fromkeys(name for each in decision.candidates for name in each.terms))
+    names = sorted({name for each in decision.candidates for name in each.terms})
     table = Table(box=None, padding=(0, 1), header_style="dim")
     table.add_column("  worker")
     for name in ("cached", *names, "cost"):

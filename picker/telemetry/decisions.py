@@ -6,7 +6,7 @@ Label values are names that we know (served models, tenants and objectives of th
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from prometheus_client import CollectorRegistry
 
@@ -54,6 +54,11 @@ class DecisionMetrics:
         self._duration = histogram("request_seconds", text, "model", _SECONDS)
         recorder.on_decided.append(self._decided)
         recorder.on_ended.append(self._end)
+
+    def keep(self, workers: Container[str]) -> None:
+        """These are the workers that there are: what was counted of others goes when there is no more room."""
+        for counter in (self._picks, self._elsewhere):
+            counter.keep(workers)
 
     def routed(self) -> dict[str, float]:
         """Requests that were placed, by model."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -38,6 +38,11 @@ class CounterTally(Collector):
         if values not in counts and len(counts) >= self._most:
             values = (OTHER,) * len(values)
         counts[values] = counts.get(values, 0.0) + count
+
+    def keep(self, first: Container[str]) -> None:
+        """Lets go of all combinations but those that begin with one of these, once there are so many as may be."""
+        if len(self._counts) >= self._most:
+            self._counts = {values: count for values, count in self._counts.items() if values[0] in first}
 
     def items(self) -> list[tuple[Values, float]]:
         """A copy."""

@@ -106,6 +106,15 @@ def test_label_sets_are_bounded_and_the_rest_is_other() -> None:
     assert dict(counter.items()) == {("0", "y"): 1, ("1", "y"): 1, ("2", "y"): 1, (OTHER, OTHER): 7}
 
 
+def test_workers_that_are_gone_make_room_for_new_ones() -> None:
+    counter = CounterTally(CollectorRegistry(), "x", "X.", ("worker",), most=3)
+    for name in ("a", "b", "c"):
+        counter.add((name,))
+        counter.keep({"a", "c", "d"})
+    counter.add(("d",))
+    assert dict(counter.items()) == {("a",): 1, ("c",): 1, ("d",): 1}
+
+
 def test_a_tallied_histogram_reads_as_any_other_with_exemplars() -> None:
     metrics = Metrics()
     histogram = HistogramTally(metrics.registry, "picker_x_seconds", "X.", "model", (0.1, 1.0), most=2)
