@@ -10,16 +10,19 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from picker.events.decided import Decided
+from picker.events.decided import Decided, Seen
 from picker.events.files import LineFile
 from picker.events.inputs import Inputs, Writer, told
 from picker.events.record import line
 from picker.events.recorder import Recorder
 from picker.events.settings import Events
+from picker.scheduling.decision import Routed
+from picker.scheduling.request import SchedulingRequest
 
 log = structlog.get_logger()
 
@@ -31,6 +34,16 @@ _LOG_WAIT_S = 2.0
 """Envoy sends its access log in batches, one each second."""
 _MOST_AT_ONCE = 50
 _SPREAD = 2_654_435_761  # Knuth's multiplier: neighbouring numbers are sampled far apart
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A decision that is to be made again some day."""
+
+    decided: Decided
+    seen: Seen
+    about: SchedulingRequest
+    decision: Routed | None
 
 
 class Sink:
@@ -48,14 +61,17 @@ class Sink:
         self._file = LineFile(settings.file, settings.file_bytes, settings.files) if settings.file else None
         self._append = append
         self._is_failing = False
-        self._inputs: deque[Decided] = deque()
+        self._inputs: deque[_Made] = deque()
+        self._early: list[bytes] = []
         self._ended: deque[tuple[float, Decided]] = deque()
         if settings.replayable:
             recorder.on_decided.append(self._decided)
         recorder.on_ended.append(self._end)
 
     def configure(self, policy: dict[str, Any]) -> None:
-        """Other settings bear on decisions from now on. Those that wait to be written are few, and go with these."""
+        """Other settings bear on decisions from now on. Those that wait to be written were made by the old ones."""
+        waiting, self._inputs = self._inputs, deque()
+        self._early += [line(each) for made in waiting for each in self._lines(made)]
         self._writer = Writer(self._process, policy)
 
     async def run(self) -> None:
@@ -74,7 +90,7 @@ class Sink:
         await self._write(float("inf"))
 
     async def _write(self, ended_before: float) -> None:
-        while self._inputs or (self._ended and self._ended[0][0] <= ended_before):
+        while self._early or self._inputs or (self._ended and self._ended[0][0] <= ended_before):
             inputs = [self._inputs.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._inputs)))]
             ended: list[Decided] = []
             while self._ended and self._ended[0][0] <= ended_before and len(ended) < _MOST_AT_ONCE:
@@ -83,14 +99,16 @@ class Sink:
             # Records take time to build; picks go first.
             await asyncio.sleep(0)
 
-    async def _put(self, inputs: Sequence[Decided], ended: Sequence[Decided]) -> None:
+    async def _put(self, inputs: Sequence[_Made], ended: Sequence[Decided]) -> None:
         records = [line(each.record()) for each in ended]
         try:
             if self._file:
+                early, self._early = self._early, []
+                await asyncio.to_thread(self._file.write, early)
                 if self._file.is_full:
                     await asyncio.to_thread(self._file.rotate)
                     self._writer.restart()
-                seen = [line(each) for decided in inputs for each in self._lines(decided)]
+                seen = [line(each) for made in inputs for each in self._lines(made)]
                 await asyncio.to_thread(self._file.write, (*seen, *records))
             if self._append:
                 await self._append(records)
@@ -99,32 +117,30 @@ class Sink:
         else:
             self._is_failing = False
 
-    def _lines(self, decided: Decided) -> list[Any]:
-        seen, about, terms = decided.seen, decided.about, decided.asked.terms
-        decided.seen = None
-        if seen is None or about is None:
-            return []
+    def _lines(self, made: _Made) -> list[Any]:
+        decided, decision = made.decided, made.decision
+        terms = decided.asked.terms
         inputs = Inputs(
             id=decided.id,
             shape=0,
             now=0.0,
             ties=decided.ties,
-            about=told(about, seen.roster),
+            about=told(made.about, made.seen.roster),
             tenant=decided.shown_name(terms.tenant),
             objective=decided.shown_name(terms.objective),
-            endpoints=decided.decision.endpoints if decided.decision else (),
+            endpoints=decision.endpoints if decision else (),
             reason=decided.reason,
-            is_detour=bool(decided.decision and decided.decision.is_detour),
+            is_detour=bool(decision and decision.is_detour),
         )
-        return list(self._writer.lines(seen, inputs))
+        return list(self._writer.lines(made.seen, inputs))
 
     def _decided(self, decided: Decided) -> None:
         if len(self._inputs) >= self._settings.queue:
             self.dropped += 1
-            # The next one that is written must not build on this one.
-            self._writer.restart()
-        elif decided.seen:
-            self._inputs.append(decided)
+        elif decided.seen and decided.about:
+            # By then the ring may have shortened it.
+            self._inputs.append(_Made(decided, decided.seen, decided.about, decided.decision))
+        decided.seen = None
 
     def _end(self, decided: Decided) -> None:
         if decided.outcome.end == "answered" and not self._is_sampled(decided.number):

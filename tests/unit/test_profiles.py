@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from picker.config import Config
+from picker.config_checks import BadSetting, check
 from picker.fleet.breakers import Breakers
 from picker.fleet.view import CAPACITY, View
 from picker.requests.headers import required_labels
@@ -16,7 +17,6 @@ from picker.scheduling.eligibility import exclusions
 from picker.scheduling.policies import POLICIES
 from picker.scheduling.profile import DEFAULT, Match, Profile, WorkerLimits, choose
 from picker.scheduling.request import SchedulingRequest
-from picker.server import BadSetting, serve
 from tests.unit.fleets import Load, Worker, endpoint
 from tests.unit.test_decide import DELAY, MODEL, OTHER, request, route
 
@@ -88,9 +88,9 @@ def test_profiles_are_read_from_the_configuration() -> None:
         ),
     ],
 )
-async def test_a_profile_that_makes_no_sense_is_named_at_the_start(profile: Profile, message: str) -> None:
+def test_a_profile_that_makes_no_sense_is_named_at_the_start(profile: Profile, message: str) -> None:
     with pytest.raises(BadSetting, match=message):
-        await serve(Config(profiles=(profile,)))
+        check(Config(profiles=(profile,)))
 
 
 # Requirements.

@@ -195,3 +195,22 @@ async def test_a_detour_for_want_of_room_is_reproduced_but_for_where_it_found_ro
     again = list(replay([file]))
     assert any(each.was_detour for each in again)
     assert not_reproduced(again) == []
+
+
+async def test_settings_that_change_while_recording_are_those_of_the_decisions_after_them(tmp_path: Path) -> None:
+    day = Day(tmp_path, policy="random")
+    await day.go(20)
+    changed = Config(policy="least-request", stale_after_s=1e9, admission=AdmissionSettings(enabled=False))
+    for _ in range(3):
+        await day.ask()
+    day.picker.configure(changed)
+    day.sink.configure(deciding(changed))
+    again = list(replay([await day.go(20)]))
+    assert len(again) == 43
+    assert not_reproduced(again) == []
+
+
+async def test_what_the_ring_has_shortened_can_be_replayed_all_the_same(tmp_path: Path) -> None:
+    again = list(replay([await Day(tmp_path, events={"ring_bytes": 1}).go(40)]))
+    assert len(again) == 40
+    assert not_reproduced(again) == []
