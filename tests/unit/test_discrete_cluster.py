@@ -95,10 +95,11 @@ class TestNews:
         assert sum(request.cached_tokens > 0 for request in late.requests) >= 6
 
     def test_pickers_that_know_nothing_of_one_another_do_worse(self) -> None:
-        source = Replay(asks(600, every_s=0.01, families=40, tokens=10_240), 512)
+        source = Replay(asks(300, every_s=0.09, families=300, tokens=10_240), 512)
+        cluster = replace(CLUSTER, policy="mooncake")
         one, sharing, alone = (
-            simulate(replace(CLUSTER, pickers=count, share_s=share_s), source, 1).figures(SLO).ttft_p90_s
-            for count, share_s in ((1, None), (8, 0.08), (8, None))
+            simulate(replace(cluster, pickers=count, share_s=share_s), source, 1).figures(SLO).ttft_p90_s
+            for count, share_s in ((1, None), (8, 0.02), (8, None))
         )
         assert one < alone
         assert sharing < alone
