@@ -271,6 +271,7 @@ class Server:
             "inflight_prefill_seconds": ("Predicted prefill not done yet.", float(view.inflight.prefill_s.sum())),
             "index_blocks": ("Distinct index blocks that workers hold.", len(view.index)),
             "streams": ("Open ext_proc streams.", self._ext_proc.streams),
+            "streams_opened_total": ("ext_proc streams since the start, one for each request.", self._ext_proc.opened),
             "held_body_bytes": ("Bytes of request bodies held.", self._budget.taken),
             "redis_connected": ("1 while Redis answers.", float(feed.connected)),
             "dirty_slots": ("Workers whose prefixes do not count at the moment.", feed.dirty),

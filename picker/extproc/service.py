@@ -41,6 +41,8 @@ class ExtProcService:
         self._door = door
         self._open: set[_Stream | DirectStream] = set()
         self._tick: asyncio.TimerHandle | None = None
+        self.opened = 0
+        """Streams since the start."""
 
     @property
     def streams(self) -> int:
@@ -71,6 +73,7 @@ class ExtProcService:
 
     def _note(self, stream: _Stream | DirectStream) -> None:
         self._open.add(stream)
+        self.opened += 1
         if self._tick is None:
             self._wake_late()
 
