@@ -18,7 +18,7 @@ from picker.simulation.discrete.workload import Ask, Source
 from picker.simulation.profiles import PROFILES
 
 HOLDING = 2.3
-"""Replay speed at which 90 % of the trace's second half are in time when all are placed at once: the row of 1.0."""
+"""Replay speed at which about 90 % are in time when all are placed at once: see the row of 1.0."""
 TRACE_SLO = parse("ttft=2s+1.5x,tpot=100ms")
 AGENT_SLO = parse("ttft=2s,tpot=50ms")
 TPOT_S = 0.05
