@@ -12,7 +12,6 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -113,10 +112,16 @@ class Served:
 
 
 @pytest_asyncio.fixture(
-    loop_scope="module", params=[(name, transport) for name in GATEWAYS for transport in TRANSPORTS], ids="-".join
+    scope="module",
+    loop_scope="module",
+    params=[(name, transport) for name in GATEWAYS for transport in TRANSPORTS],
+    ids="-".join,
 )
-async def served(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> AsyncIterator[Served]:
+async def served(
+    request: pytest.FixtureRequest, fleet: Fleet, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Served]:
     name, transport = request.param
+    tmp_path = tmp_path_factory.mktemp("picker")
     gateway, ports = GATEWAYS[name], free_ports(3)
     addresses = {key: f"127.0.0.1:{port}" for key, port in zip(("listen", "health", "metrics"), ports, strict=True)}
     settings = {**addresses, "redis": fleet.valkey.url, "transport": transport, "drain_s": 1.0, **gateway.settings}
@@ -287,8 +292,9 @@ async def test_http2_is_agreed_upon_by_alpn_where_it_is_encrypted(served: Served
     writer.transport.abort()
 
 
-@pytest.mark.parametrize("name", ["", "readiness", "liveness", "envoy.service.ext_proc.v3.ExternalProcessor"])
-async def test_probes_find_their_names_on_the_health_port(served: Served, name: str) -> None:
+async def test_probes_find_their_names_on_the_health_port(served: Served) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{served.health}") as channel:
-        reply = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
-    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        stub = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "readiness", "liveness", "envoy.service.ext_proc.v3.ExternalProcessor"):
+            reply = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
