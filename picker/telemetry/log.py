@@ -23,6 +23,14 @@ def _is_wanted(_: object, method: str, event: structlog.typing.EventDict) -> str
     return event
 
 
+def _on_one_line(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Names from outside must not begin a line, or paint one, that nobody logged."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = "".join(each if each.isprintable() else repr(each)[1:-1] for each in value)
+    return event
+
+
 def configure(log_format: Literal["console", "json"], level: str = "info") -> None:
     """Sets up structlog for this process; logs go to standard error.
 
@@ -39,6 +47,7 @@ def configure(log_format: Literal["console", "json"], level: str = "info") -> No
             _is_wanted,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
+            _on_one_line,
             structlog.processors.format_exc_info,
             renderer,
         ],
