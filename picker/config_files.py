@@ -19,6 +19,7 @@ T = TypeVar("T")
 _ERROR = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<where>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
+_NUMBER_AS_TEXT = ("Expected `float`", "Expected `float | null`")
 
 
 class ConfigError(ValueError):
@@ -64,7 +65,10 @@ def _explain(error: str, type: type[Any]) -> str:
         return f"{_join(where, unknown[1])} is not a setting; {_suggest(unknown[1], _keys_at(type, where))}"
     if missing := _MISSING.fullmatch(what):
         return f"{_join(where, missing[1])} is missing"
-    return f"{where or 'the file'}: {what[:1].lower()}{what[1:]}"
+    hint = (
+        "; YAML takes 1e-9 for text, write 1.0e-9" if what.startswith(_NUMBER_AS_TEXT) and "got `str`" in what else ""
+    )
+    return f"{where or 'the file'}: {what[:1].lower()}{what[1:]}{hint}"
 
 
 def _join(where: str, key: str) -> str:

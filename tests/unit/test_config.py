@@ -36,6 +36,10 @@ WRONG = {
     ),
     "a setting of another place": ("limits:\n  policy: x", "picker.yaml: limits.policy is not a setting; there are: "),
     "text for a number": ("drain_s: soon", "picker.yaml: drain_s: expected `float`, got `str`"),
+    "a number that YAML takes for text": (
+        "worker_model:\n  prefill_s_per_token2: 1e-9",
+        "picker.yaml: worker_model.prefill_s_per_token2: expected `float`, got `str`; YAML takes 1e-9 for text",
+    ),
     "a number for text": ("pool: 5", "picker.yaml: pool: expected `str`, got `int`"),
     "a number for text in a mapping": (
         "tokenizers:\n  llama: 5",
