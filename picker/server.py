@@ -254,6 +254,8 @@ class Server:
     def _count(self, outcome: Outcome) -> None:
         self._metrics.response(outcome.status)
         self._observer.logged(outcome)
+        if outcome.is_broken:
+            self._metrics.broken.inc()
         if outcome.attempts > 1:
             self._metrics.retried.inc()
         elif outcome.picked and outcome.served and outcome.served != outcome.picked[0]:

@@ -32,6 +32,8 @@ class Logged(Protocol):
     @property
     def is_cancelled(self) -> bool: ...  # noqa: D102
     @property
+    def is_broken(self) -> bool: ...  # noqa: D102
+    @property
     def details(self) -> str: ...  # noqa: D102
 
 
@@ -179,8 +181,9 @@ class Recorder:
 
 
 def _completed(outcome: Outcome, logged: Logged) -> dict[str, Any]:
+    is_failed = logged.status >= 500 or logged.is_broken
     return {
-        "end": "cancelled" if logged.is_cancelled else "failed" if logged.status >= 500 else outcome.end,
+        "end": "cancelled" if logged.is_cancelled else "failed" if is_failed else outcome.end,
         "status": logged.status or outcome.status,
         "served": logged.served or outcome.served,
         "attempts": logged.attempts,

@@ -51,6 +51,7 @@ class Metrics:
             buckets=_ANSWER_SECONDS,
         )  # fmt: skip
         self.retried = self._counter("retried_requests", "Requests that Envoy tried on more than one worker.")
+        self.broken = self._counter("broken_responses", "Responses that ended in the middle, because their worker did.")
         self.not_honoured = self._counter("picks_not_honoured", "First attempts served by somebody else than picked.")
         self.pick_seconds = Histogram(
             "picker_pick_seconds", "Time from a request's last byte to its verdict.", registry=self.registry,

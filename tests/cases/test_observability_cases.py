@@ -261,6 +261,7 @@ async def move_everything(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     await rig.pick()
     await rig.pick(model="nobody")
     rig.log(200, attempts=2)
+    rig.log(200, is_broken=True)
     rig.log(200, served=endpoint(1))
     answer(rig.exchange(), RequestTrailers())
     rig.server._metrics.misbehaved(next(iter(Reason)))

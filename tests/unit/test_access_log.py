@@ -23,6 +23,13 @@ ENTRIES = {
         f"common_properties {{ upstream_request_attempt_count: 2 {SERVED.format('fd00::1', 80)} }}",
         Outcome(0, 2, (), "[fd00::1]:80"),
     ),
+    "broken off by the worker": (
+        "response { response_code { value: 200 } "
+        "response_code_details: 'upstream_reset_after_response_started{connection_termination}' }",
+        Outcome(
+            200, 0, (), "", is_broken=True, details="upstream_reset_after_response_started{connection_termination}"
+        ),
+    ),
     "served by nobody": ("response { response_code { value: 503 } }", Outcome(503, 0, (), "")),
 }
 
