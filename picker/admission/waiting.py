@@ -109,6 +109,8 @@ class WaitingRoom:
 
     def is_first(self, rank: int, lane: Hashable) -> bool:
         """Whether a request of this class would wait for nobody: none above it, and none in its lane."""
+        if not self.total.requests:
+            return True
         if any(sums.requests for sums in self.by_class[:rank]):
             return False
         own = self._lanes.get(lane)
