@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-import msgspec
-
 from picker.config import Config
 from picker.events.decided import Asked, Decided, Seen, exclusions_of
+from picker.events.record import Stages
 from picker.events.recorder import Moment, Recorder
 from picker.extproc.access_log import Outcome
 from picker.extproc.actions import Pick
@@ -59,7 +58,9 @@ class Observer:
         """A request was placed. The `traceparent` that its worker is to get, "" where it is in no trace of ours."""
         if not self._recorder.is_on:
             return ""
-        stages = msgspec.structs.replace(moment.stages, decide_s=time.monotonic() - moment.now)
+        spent = moment.stages
+        decide_s = time.monotonic() - moment.now
+        stages = Stages(read_s=spent.read_s, prompt_s=spent.prompt_s, queue_s=spent.queue_s, decide_s=decide_s)
         moment = Moment(moment.started_at, moment.now, stages)
         roster = self._view.roster()
         about, decision, booking = placement.request, placement.decision, placement.booking

@@ -34,7 +34,7 @@ class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[str, ...] = ()
 
 
-class Stages(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Stages(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Where the time went: reading the body, reading the prompt (tokens, chain), waiting in a queue, deciding."""
 
     read_s: float = 0.0
