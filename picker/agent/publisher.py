@@ -96,6 +96,7 @@ class Publisher:
         self._backoff = Backoff(random.Random(), settings.first_retry_s, settings.longest_retry_s)
         self._changed = asyncio.Event()
         self._record: WorkerRecord | None = None
+        self._ended: int | None = None
         self._outbox = Outbox(0, settings.pending_blocks)
         self._load = Load()
         self._facts = 0
@@ -120,6 +121,9 @@ class Publisher:
 
     def begin(self, record: WorkerRecord) -> None:
         """A new epoch: the cache is empty, and this agent is the one that speaks for the worker."""
+        # An engine that starts again and again must not fill Redis with what it held before.
+        if self._record is not None and not self._needs_record:
+            self._ended = self._record.epoch
         self._record = record
         self._outbox = Outbox(record.epoch, self._settings.pending_blocks)
         self._load = Load()
@@ -228,6 +232,8 @@ class Publisher:
         # A new epoch may have begun meanwhile; it starts from nothing.
         if self._outbox is outbox:
             self._take(update, receipt)
+        else:
+            self._ended = outbox.epoch
 
     def _compose(self, now: float) -> Update:
         assert self._record is not None
@@ -239,6 +245,7 @@ class Publisher:
             record=self._record if self._needs_record else None,
             events=events,
             snapshot=self._outbox.snapshot(self._position or (0, 0)) if self._is_snapshot_due(now) else None,
+            ended=self._ended,
             renews=self._needs_record or now - self._renewed_at >= self._settings.load_interval_s,
         )
         self._pending_since, self._is_load_new, self._written_at = math.inf, False, now
@@ -280,7 +287,7 @@ class Publisher:
         self._position = receipt.last_event or self._position
         self._snapshots += update.snapshot is not None
         if update.record is not None:
-            self._needs_record = False
+            self._needs_record, self._ended = False, None
         if receipt.lease is not None:
             self._heed(receipt.lease)
 

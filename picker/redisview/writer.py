@@ -34,6 +34,7 @@ class Update:
     """What is to be written of one worker; `record`, `events` and `snapshot` only if there is something new.
 
     `renews`: whether to extend the lease and to ask how things stand; for a second or so this can be left out.
+    `ended`: the epoch before this one, whose snapshot is of no use any more.
     """
 
     worker: str
@@ -42,6 +43,7 @@ class Update:
     events: Sequence[KvEvent] = ()
     snapshot: Snapshot | None = None
     renews: bool = True
+    ended: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,9 @@ class Writer:
             self._add_event(pipeline, event)
         if update.record is not None:
             self._add_record(pipeline, update.record, update.load.facts)
+        if update.ended is not None:
+            # An agent may not delete.
+            pipeline.execute_command("PEXPIRE", self._keys.snapshot(update.ended), 0)
         if update.snapshot is not None:
             key, ttl_ms = self._keys.snapshot(update.load.epoch), _ms(self._settings.snapshot_ttl_s)
             pipeline.execute_command("SET", key, update.snapshot.pack(), "PX", ttl_ms)

@@ -461,6 +461,17 @@ async def test_an_agent_that_ends_says_that_its_worker_is_draining(pool: Pool) -
     await until(lambda: not picker.view.ready[slot])
 
 
+async def test_a_worker_that_begins_again_and_again_leaves_no_snapshots_behind(pool: Pool) -> None:
+    agent = await pool.agent()
+    epochs = []
+    for number in range(5):
+        agent.store(range(1000 * number, 1000 * number + 100))
+        epochs.append(agent.record.epoch)
+        await until_keys(pool.redis, 1, *map(pool.keys.snapshot, epochs))
+        agent.begin(record(agent.record.worker))
+    await until_keys(pool.redis, 0, *map(pool.keys.snapshot, epochs))
+
+
 @pytest.mark.parametrize("publishes_kv", [True, False])
 async def test_what_was_placed_on_a_worker_is_forgotten_when_its_cache_is_emptied(
     pool: Pool, publishes_kv: bool

@@ -19,6 +19,10 @@ STAYING = 2
 """Workers, which serve `MODEL` all the time. Those after them are replaced in turn."""
 
 
+_NAMES = 6
+"""Of models and adapters that come and go: each has metric series of its own, up to a bound."""
+
+
 @dataclass
 class Soak:
     """`steady`: of requests for the model that stays. `passing`: for models and adapters that may be gone."""
@@ -47,7 +51,8 @@ async def _churn(stack: Stack, told: Soak, every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
         number = STAYING + told.replaced % (len(stack.workers) - STAYING)
-        what = ("--adapter", f"tuned-{told.replaced}") if told.replaced % 4 < 2 else ("--model", f"m-{told.replaced}")
+        name = told.replaced % _NAMES
+        what = ("--adapter", f"tuned-{name}") if told.replaced % 4 < 2 else ("--model", f"m-{name}")
         stack.workers[number].kill()
         stack.workers[number]._command = [*command[number], *what]
         await stack.restart_worker(number)
@@ -65,7 +70,7 @@ async def _send(url: str, told: Soak, per_s: float) -> None:
 
 async def _one(client: httpx.AsyncClient, told: Soak, rng: Random) -> None:
     is_passing = rng.random() < 0.2
-    newest = max(0, told.replaced - rng.randrange(4))
+    newest = max(0, told.replaced - rng.randrange(4)) % _NAMES
     model = rng.choice([f"tuned-{newest}", f"m-{newest}"]) if is_passing else MODEL
     fates = told.passing if is_passing else told.steady
     body = _body(model, rng)
