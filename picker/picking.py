@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import msgspec
 import structlog
 
 from picker.admission.refusals import MESSAGE as CAUSE_MESSAGE
@@ -196,7 +197,7 @@ class Picker:
         if target is None or (target == request.model and not request.terms.model):
             return request, None
         new_body = splice_model(body, target)
-        return (request, None) if new_body is None else (replace(request, model=target), new_body)
+        return (request, None) if new_body is None else (msgspec.structs.replace(request, model=target), new_body)
 
     def turn_away(self, headers: Mapping[str, str], tenant: str) -> NotPicked | None:
         """The refusal of a request whose body has not come yet; None where it may come."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,7 @@ def _again(line: Inputs, seen: Seen, before: Config, after: Config) -> Again:
 def _verdict(line: Inputs, seen: Seen, config: Config) -> Verdict:
     about = msgspec.convert(line.about, SchedulingRequest)
     profile = choose(_as_recorded(config.profiles), about.model or "", line.tenant, line.objective, about.prompt_tokens)
-    about = replace(about, profile=profile)
+    about = msgspec.structs.replace(about, profile=profile)
     view = FrozenView(seen.frozen, seen.roster, seen.hits, seen.loaded, config.stale_after_s)
     decision, prefill = Placer(config, view, line.ties - about.sequence).decide(about, seen.now)
     if isinstance(decision, Refused):
@@ -171,7 +171,9 @@ def _verdict(line: Inputs, seen: Seen, config: Config) -> Verdict:
 
 def _ttft_s(about: SchedulingRequest, view: View, config: Config, slot: int, now: float) -> float:
     """Of the same measure whatever the policy: what `expected-delay` expects there until the first token."""
-    everywhere = decide(replace(about, profile=DEFAULT), view, _MEASURE, config.worker_model, now, Ties())
+    everywhere = decide(
+        msgspec.structs.replace(about, profile=DEFAULT), view, _MEASURE, config.worker_model, now, Ties()
+    )
     terms = everywhere.terms if isinstance(everywhere, Routed) else {}
     return float(sum(terms[name][slot] for name in ("wait", "work") if name in terms))
 

@@ -8,7 +8,6 @@ Numbers are written so that they read back bit by bit; infinity is written as nu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -174,7 +173,7 @@ class Reader:
 def told(about: SchedulingRequest, roster: Mapping[int, WorkerFacts]) -> dict[str, Any]:
     """A request as it may be written: a model or a label's value that no worker has is a digest."""
     values = {value for facts in roster.values() for value in facts.labels.values()} if about.require else set()
-    safe = replace(
+    safe = msgspec.structs.replace(
         about,
         model=shown(about.model or "", is_served(about.model or "", roster)) or about.model,
         require={label: tuple(shown(v, v in values) for v in wanted) for label, wanted in about.require.items()},

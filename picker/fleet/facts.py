@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 _FACTS_AS_LABELS = ("engine", "version", "gpu", "endpoint")
-_UNBOUNDED = 2**62
+UNBOUNDED = 2**62
+"""Tokens that a worker takes at once, where it does not say how many."""
 
 
 class WorkerFacts(Protocol):
@@ -73,7 +74,7 @@ class WorkerLoad(Protocol):
 
 def most_tokens(facts: WorkerFacts) -> int:
     """Prompt and output together. Where a worker has not said it, there is no limit to go by."""
-    return min(limit or _UNBOUNDED for limit in (facts.context_limit_tokens, facts.kv_capacity_tokens))
+    return min(limit or UNBOUNDED for limit in (facts.context_limit_tokens, facts.kv_capacity_tokens))
 
 
 def label_of(facts: WorkerFacts, label: str) -> str | None:

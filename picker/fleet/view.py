@@ -16,7 +16,7 @@ from picker.fleet.adapters import SLOTS as ADAPTER_SLOTS
 from picker.fleet.adapters import LoadedAdapters
 from picker.fleet.breakers import Breakers
 from picker.fleet.endpoints import host_of
-from picker.fleet.facts import WorkerFacts, WorkerLoad, label_of, most_tokens
+from picker.fleet.facts import UNBOUNDED, WorkerFacts, WorkerLoad, label_of, most_tokens
 from picker.fleet.fit import Fits
 from picker.fleet.index import PlacedBlocks, PrefixIndex, depths
 from picker.fleet.inflight import Booking, InFlight
@@ -95,6 +95,8 @@ class View:
         self._beat_at = np.zeros(capacity)
         self._observed_at = 0.0
         self._fresh: Bools | None = None
+        self._all_fresh: bool | None = None
+        self._least_tokens: int | None = None
         self._facts: dict[int, WorkerFacts] = {}
         self._counters: dict[int, _Counters] = {}
         self._slots: dict[str, int] = {}
@@ -144,7 +146,7 @@ class View:
     def update_load(self, slot: int, load: WorkerLoad, now: float) -> None:
         """A worker's load as read at `now` (this process' monotonic clock, seconds)."""
         self._observed_at = now
-        self._fresh = None
+        self._fresh = self._all_fresh = None
         if load.beat != self._beat[slot]:
             self._beat[slot] = load.beat
             self._beat_at[slot] = now
@@ -248,6 +250,18 @@ class View:
         if self._fresh is None:
             self._fresh = self.known & (self._observed_at - self._beat_at <= self._stale_after_s)
         return self._fresh
+
+    def all_fresh(self) -> bool:
+        """Whether every known worker is fresh, as they mostly are."""
+        if self._all_fresh is None:
+            self._all_fresh = bool((self.fresh() == self.known).all())
+        return self._all_fresh
+
+    def least_tokens(self) -> int:
+        """So many of prompt and output together fit every known worker."""
+        if self._least_tokens is None:
+            self._least_tokens = int(self.most_tokens[self.known].min(initial=UNBOUNDED))
+        return self._least_tokens
 
     def serving(self, model: str) -> Bools:
         """Slots whose worker serves this model or adapter, ready or not."""
@@ -386,7 +400,7 @@ class View:
 
     def _changed(self) -> None:
         self.version += 1
-        self._fresh = self._roster = None
+        self._fresh = self._roster = self._all_fresh = self._least_tokens = None
         self._masks.clear()
 
     def _mask(self, kind: str, key: object, has: Predicate) -> Bools:

@@ -96,7 +96,7 @@ def _media(features: Features | None) -> list[tuple[int, str]] | None:
 
 def read_named(body: bytes) -> InferenceRequest:
     """Embeddings, scores, ranks: work that leaves nothing in a prefix cache. Raises BadRequest."""
-    return replace(read_control(body), unread_bytes=len(body))
+    return msgspec.structs.replace(read_control(body), unread_bytes=len(body))
 
 
 def read_control(body: bytes) -> InferenceRequest:

@@ -79,8 +79,7 @@ class PendingPrompt:
     text: Sequence[msgspec.Raw] = field(default=(), repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     """Whose request it is and how urgent, by its headers. Clients write these: never a metric label as they are.
 
     Times are in seconds, None where nothing usable was sent. `model` is a rewrite that a gateway asks for.
@@ -96,8 +95,7 @@ class Terms:
     tpot_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, frozen=True):
     """What a client asks for.
 
     `model` is None where none is named. `prompt` is None where there is none, or none that any engine caches: such a

@@ -14,7 +14,8 @@ without a model it is not known who may serve it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+import msgspec
 
 from picker.requests import anthropic, engine, openai_chat, openai_completions, openai_responses
 from picker.requests.compression import unpack
@@ -58,7 +59,7 @@ def read_request(headers: Mapping[str, str], body: bytes, is_whole: bool = True)
     """`headers` have lower-case names and include Envoy's `:method` and `:path`. Raises BadRequest."""
     request = _read(headers, body) if is_whole and headers.get(":method") == "POST" else _unread(headers, body)
     terms = read_terms(headers)
-    return replace(request, terms=terms, model=terms.model or request.model)
+    return msgspec.structs.replace(request, terms=terms, model=terms.model or request.model)
 
 
 def dialect_of(headers: Mapping[str, str]) -> Dialect:
@@ -83,7 +84,7 @@ def _json(api: Api, encoding: str, body: bytes) -> InferenceRequest:
         return InferenceRequest(dialect, unread_bytes=len(body))
     request = read(plain)
     is_known = request.prompt is not None or request.max_tokens == 0
-    return request if is_known else replace(request, unread_bytes=len(plain))
+    return request if is_known else msgspec.structs.replace(request, unread_bytes=len(plain))
 
 
 def _unread(headers: Mapping[str, str], body: bytes) -> InferenceRequest:

@@ -99,9 +99,12 @@ def _cheapest(cost: Floats, count: int, rng: Random) -> tuple[int, ...]:
     if len(first) >= count:  # an idle fleet: nobody is cheaper
         return tuple(first.item(index) for index in rng.sample(range(len(first)), count))
     near: list[int] = np.argpartition(cost, count - 1)[:count].tolist()
-    bound = max(map(cost.item, near))
-    equal = np.flatnonzero(cost == bound)
+    near.sort(key=cost.item)
+    costs = [cost.item(slot) for slot in near]
+    equal = np.flatnonzero(cost == costs[-1])
     if len(equal) > 1:  # perhaps more equals at the bound than there is room for
-        below = [slot for slot in near if cost[slot] < bound]
+        below = [slot for slot in near if cost.item(slot) < costs[-1]]
         near = below + rng.sample(equal.tolist(), count - len(below))
-    return tuple(sorted(near, key=lambda slot: (cost.item(slot), rng.random())))
+    if len(set(costs)) < count:
+        near.sort(key=lambda slot: (cost.item(slot), rng.random()))
+    return tuple(near)

@@ -52,11 +52,11 @@ def decide_stages(
 
     The decode worker comes first, by the full cost: a prompt it holds needs no second worker.
     """
-    as_decode = replace(request, role=OtherRole(roles.label, frozenset(roles.prefill)))
+    as_decode = msgspec.structs.replace(request, role=OtherRole(roles.label, frozenset(roles.prefill)))
     decode = decide(as_decode, view, policy, model, now, rng, fallbacks)
     if isinstance(decode, Refused) or request.prompt_tokens - decode.hit_tokens < roles.min_new_tokens:
         return decode, None
-    as_prefill = replace(
+    as_prefill = msgspec.structs.replace(
         request,
         role=OtherRole(roles.label, frozenset(roles.decode)),
         expected_output_tokens=0,

@@ -29,6 +29,8 @@ def _serves_model(request: SchedulingRequest, view: View, now: float) -> Bools |
 
 
 def _meets_requirements(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    if not request.profile.require and not request.require:
+        return None
     labels = (*labels_of(request.profile.require), *labels_of(request.require))
     return _all([view.labelled(label, values) for label, values in labels])
 
@@ -39,7 +41,9 @@ def _has_role(request: SchedulingRequest, view: View, now: float) -> Bools | Non
 
 def _fits_prompt(request: SchedulingRequest, view: View, now: float) -> Bools | None:
     # An estimate is no reason to refuse: the engine counts better.
-    return view.most_tokens > request.prompt_tokens if request.exact and request.prompt_tokens else None
+    if not request.exact or request.prompt_tokens < view.least_tokens():
+        return None
+    return view.most_tokens > request.prompt_tokens
 
 
 def _is_ready(request: SchedulingRequest, view: View, now: float) -> Bools:
@@ -50,8 +54,8 @@ def _is_not_cordoned(request: SchedulingRequest, view: View, now: float) -> Bool
     return ~view.cordoned if view.cordons else None
 
 
-def _is_fresh(request: SchedulingRequest, view: View, now: float) -> Bools:
-    return view.fresh()
+def _is_fresh(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    return None if view.all_fresh() else view.fresh()
 
 
 def _in_subset(request: SchedulingRequest, view: View, now: float) -> Bools | None:
@@ -95,9 +99,10 @@ def _passes_breaker(request: SchedulingRequest, view: View, now: float) -> Bools
 
 
 def _fits_answer(request: SchedulingRequest, view: View, now: float) -> Bools | None:
-    if not request.wanted_output_tokens:
+    wanted = request.prompt_tokens + request.wanted_output_tokens
+    if not request.wanted_output_tokens or wanted <= view.least_tokens():
         return None
-    return view.most_tokens >= request.prompt_tokens + request.wanted_output_tokens
+    return view.most_tokens >= wanted
 
 
 PREFERENCES: tuple[tuple[str, Rule], ...] = (

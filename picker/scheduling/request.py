@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from picker.scheduling.profile import DEFAULT, Profile
 
@@ -16,8 +18,7 @@ class OtherRole:
     values: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingRequest:
+class SchedulingRequest(msgspec.Struct, frozen=True):
     """A request, reduced to what bears on its placement.
 
     `model` is None where the client named none (a GET, an unknown path): any worker will do. `chain` holds the
@@ -36,14 +37,17 @@ class SchedulingRequest:
     model: str | None = None
     prompt_tokens: int = 0
     expected_output_tokens: int = 0
-    chain: Sequence[int] = field(default=(), repr=False)
+    chain: Sequence[int] = ()
     block_tokens: int = 64
     exact: bool = True
     subset: frozenset[str] | None = None
     avoid: frozenset[str] = frozenset()
     wanted_output_tokens: int = 0
     adapter: str = ""
-    require: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    require: Mapping[str, Sequence[str]] = {}
     profile: Profile = DEFAULT
     session: str = ""
     role: OtherRole | None = None
+
+    def __repr__(self) -> str:
+        return f"<SchedulingRequest {self.sequence}, {self.prompt_tokens} tokens in {len(self.chain)} blocks>"

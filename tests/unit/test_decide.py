@@ -3,9 +3,9 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -212,7 +212,7 @@ def test_a_decision_reads_the_view_and_leaves_it_alone(policy, workers) -> None:
 )
 def test_terms_are_finite_and_one_for_each_slot(policy, workers, tokens, output, now) -> None:  # type: ignore[no-untyped-def]
     view = busy_fleet(workers)
-    wanted = replace(request(tokens=64, output=output), prompt_tokens=tokens)
+    wanted = msgspec.structs.replace(request(tokens=64, output=output), prompt_tokens=tokens)
     hits = view.hit_blocks(wanted.chain) * 64
     candidates = eligible(wanted, view, 0.0)
     if isinstance(candidates, Refused):
