@@ -121,6 +121,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Settings of `picker serve`.
 
     listen: host:port for Envoy (ext_proc, EDS, access log), gRPC health and reflection.
+    reflection: whether `listen` tells generic clients (grpcurl) which services it has. The debug port always does.
     health: host:port for gRPC health alone, in plain text, where probes use a port of its own; none by default.
     tls: for `listen`; plain text by default.
     metrics: host:port for Prometheus.
@@ -171,6 +172,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     listen: str = "127.0.0.1:9002"
+    reflection: bool = True
     health: str | None = None
     tls: Tls | None = None
     metrics: str = "127.0.0.1:9090"

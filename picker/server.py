@@ -184,7 +184,8 @@ class Server:
         main = self._port(self._config.listen, self._config.tls)
         main.add_ext_proc(self._ext_proc)
         main.add_generic_rpc_handlers((EndpointDiscovery(self._endpoints).handler(), AccessLog(self._count).handler()))
-        add_reflection(main, (service.SERVICE, eds.SERVICE, access_log.SERVICE))
+        if self._config.reflection:
+            add_reflection(main, (service.SERVICE, eds.SERVICE, access_log.SERVICE))
         return main
 
     async def _become_ready(self) -> None:
