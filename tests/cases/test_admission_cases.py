@@ -111,7 +111,8 @@ def test_ld_19_one_worker_that_has_room_again_takes_what_it_has_room_for_and_no_
     assert {verdict.decision.slots[0] for _, verdict in released if isinstance(verdict, Admitted)} == {freed}
     for each, _ in released:
         view.inflight.announced(freed, each.request.chain[-1], 0.3)
-    assert 0 < len(desk.dispatch(0.3)) <= len(released)
+    again = [each for step in range(20) for each in desk.dispatch(0.3 + step / 100)]
+    assert 0 < len(again) <= len(released)
 
 
 @pytest.mark.parametrize(("a_second", "least", "most"), [(0, 0, 0), (1, 20, LONGEST_RETRY_S), (200, 0, 0)])
