@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import FAULTS, OF_THE_NETWORK
 from tests.chaos.run import PER_S, Verdict, rig, suffer
 from tests.chaos.shapes import SHAPES
 
@@ -44,7 +44,7 @@ def main(
 
 def _can(pair: Sequence[str]) -> bool:
     """Not two faults of the same part: the second would find it dead."""
-    return len({name.replace("both ", "").replace("one of two ", "").split()[0].rstrip("s") for name in pair}) == 2
+    return len({name.replace("both ", "").replace("one of two ", "").split()[0].rstrip("s'") for name in pair}) == 2
 
 
 async def _suffer_all(shape: str, chosen: Iterable[tuple[str, ...]], console: Console) -> list[Verdict]:
@@ -52,6 +52,8 @@ async def _suffer_all(shape: str, chosen: Iterable[tuple[str, ...]], console: Co
     with tempfile.TemporaryDirectory(prefix="picker-chaos-") as folder:
         async with rig(shape, Path(folder)) as made:
             for faults in chosen:
+                if made.network is None and set(faults) & set(OF_THE_NETWORK):
+                    continue
                 verdict = await suffer(made, shape, faults)
                 console.print(_row(verdict))
                 for line in (*verdict.fates.lost[:5], *verdict.wrong):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,20 +13,25 @@ import httpx
 from picker.simulation.process import Process
 from picker.simulation.stack import Stack
 from tests.chaos.shapes import Redis, freeze, revive, thaw
+from tests.integration.relay import Relay
 
 
 @dataclass
 class Rig:
-    """A running stack and its Redis."""
+    """A running stack, its Redis, and the way to it."""
 
     stack: Stack
     redis: Redis
+    network: Relay | None = None
+    """Between everybody and Redis, where there is one server: sentinels and clusters name theirs by address."""
 
 
 Fault = Callable[[Rig], AbstractAsyncContextManager[None]]
 """The fault is on within the block, and mended at its end."""
 
 FAULTS: dict[str, Fault] = {}
+OF_THE_NETWORK = ("Redis' network slow", "Redis' network silent")
+"""Those that need `Rig.network`."""
 
 
 def _fault(name: str) -> Callable[[Callable[[Rig], AsyncIterator[None]]], Fault]:
@@ -152,6 +158,52 @@ async def redis_read_only(rig: Rig) -> AsyncIterator[None]:
 async def redis_cuts(rig: Rig) -> AsyncIterator[None]:
     await (await rig.redis.primary()).ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     yield
+
+
+@_fault("Redis' password changed")
+async def redis_password(rig: Rig) -> AsyncIterator[None]:
+    primary = await rig.redis.primary()
+    await primary.ask("CONFIG", "SET", "requirepass", "another")
+    await primary.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes", password="another")
+    yield
+    await primary.ask("CONFIG", "SET", "requirepass", "", password="another")
+
+
+@_fault("Redis' network slow")
+async def redis_slow(rig: Rig) -> AsyncIterator[None]:
+    assert rig.network
+    rig.network.delay_s = 0.3
+    yield
+    rig.network.delay_s = 0.0
+
+
+@_fault("Redis' network silent")
+async def redis_silent(rig: Rig) -> AsyncIterator[None]:
+    assert rig.network
+    rig.network.drop_silently()
+    yield
+
+
+@_fault("pickers' configuration wrong")
+async def configuration_wrong(rig: Rig) -> AsyncIterator[None]:
+    files = [rig.stack.folder / f"picker-{number}.yaml" for number in range(len(rig.stack.pickers))]
+    right = [file.read_text() for file in files]
+    for file in files:
+        file.write_text("policy: [no, such\nlimits: {max_runing: 1}\n")
+    yield
+    for file, text in zip(files, right, strict=True):
+        file.write_text(text)
+
+
+@_fault("pickers out of descriptors")
+async def descriptors_gone(rig: Rig) -> AsyncIterator[None]:
+    before = [resource.prlimit(picker.pid, resource.RLIMIT_NOFILE) for picker in rig.stack.pickers]
+    for picker in rig.stack.pickers:
+        # Fewer than are open: not one more can be had.
+        resource.prlimit(picker.pid, resource.RLIMIT_NOFILE, (8, before[0][1]))
+    yield
+    for picker, limit in zip(rig.stack.pickers, before, strict=True):
+        resource.prlimit(picker.pid, resource.RLIMIT_NOFILE, limit)
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from picker.simulation.stack import Plan, Stack
 from tests.chaos.faults import FAULTS, Rig
 from tests.chaos.judge import Fates, load, seconds_to_recover, wrong_predictions
 from tests.chaos.shapes import SHAPES
+from tests.integration.relay import relay
 
 PER_S = 20.0
 _BEFORE_S, _FAULT_S = 1.0, 4.0
@@ -31,16 +32,18 @@ class Verdict:
 @contextlib.asynccontextmanager
 async def rig(shape: str, folder: Path) -> AsyncIterator[Rig]:
     """Three workers, two pickers, an Envoy, an agent, and Redis in this shape."""
-    async with SHAPES[shape](folder) as redis:
+    async with SHAPES[shape](folder) as redis, contextlib.AsyncExitStack() as exits:
+        is_single = redis.url.startswith("redis://")
+        network = await exits.enter_async_context(relay(redis.url)) if is_single else None
         plan = Plan(
             workers=3,
             pickers=2,
             worker=("--speed", "20"),
             picker={"reveal_decision": True, "stale_after_s": 3.0},
-            redis=redis.url,
+            redis=network.url if network else redis.url,
         )
         async with Stack(plan) as stack:
-            yield Rig(stack, redis)
+            yield Rig(stack, redis, network)
 
 
 async def suffer(rig: Rig, shape: str, faults: Sequence[str], per_s: float = PER_S) -> Verdict:

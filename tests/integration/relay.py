@@ -35,8 +35,12 @@ class Relay:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        try:
+            there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
+        except OSError:
+            writer.close()
+            return
         self.open += 1
-        there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
         self._writers |= {writer, back}
         try:
             async with asyncio.TaskGroup() as tasks:
