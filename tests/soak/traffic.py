@@ -23,6 +23,12 @@ _NAMES = 6
 """Of models and adapters that come and go: each has metric series of its own, up to a bound."""
 
 
+_EMPTY_S = 3.0
+"""An address stays empty for a while, as that of a pod does. One that another model takes over at once gets requests
+for the old one until its agent has asked it: they come back as the engine's own 404.
+"""
+
+
 @dataclass
 class Soak:
     """`steady`: of requests for the model that stays. `passing`: for models and adapters that may be gone."""
@@ -55,6 +61,7 @@ async def _churn(stack: Stack, told: Soak, every_s: float) -> None:
         what = ("--adapter", f"tuned-{name}") if told.replaced % 4 < 2 else ("--model", f"m-{name}")
         stack.workers[number].kill()
         stack.workers[number]._command = [*command[number], *what]
+        await asyncio.sleep(_EMPTY_S)
         await stack.restart_worker(number)
         told.replaced += 1
 
