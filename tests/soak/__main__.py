@@ -75,7 +75,8 @@ def _page(lines: Sequence[Line], told: Soak, rest: dict[str, float], minutes: fl
         f"{minutes:g} minutes. {steady.sent} requests for a model that stays: {steady.answered} answered, "
         f"{sum(steady.refused.values())} refused, {len(steady.lost)} lost. {passing.sent} for models and adapters that "
         f"may be gone: {passing.answered} answered, {refused} refused, {len(passing.lost)} failed. "
-        f"{told.left} clients left early. {told.replaced} workers were replaced. "
+        f"{told.broken} answers broke off with their worker. {told.left} clients left early. "
+        f"{told.replaced} workers were replaced. "
         f"At the end: {', '.join(f'{name} {value:g}' for name, value in rest.items())}."
     )
     rows = [f"| {line.name} | {line.before:.1f} | {line.after:.1f} | {line.most:.1f} |" for line in lines]

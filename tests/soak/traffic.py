@@ -35,6 +35,8 @@ class Soak:
 
     steady: Fates = field(default_factory=Fates)
     passing: Fates = field(default_factory=Fates)
+    broken: int = 0
+    """Answers that ended in the middle because their worker was killed, as it must be."""
     left: int = 0
     """Clients that went away before they had an answer."""
     replaced: int = 0
@@ -92,6 +94,8 @@ async def _one(client: httpx.AsyncClient, told: Soak, rng: Random) -> None:
     except TimeoutError:
         fates.sent -= 1
         told.left += 1
+    except httpx.RemoteProtocolError:
+        told.broken += 1
     except httpx.HTTPError as error:
         fates.lost.append(repr(error))
 
