@@ -142,13 +142,15 @@ class WorkerAgent:
         """Until cancelled."""
         self._publisher.begin(self._record)
         async with asyncio.TaskGroup() as tasks:
+            # Nothing is said before the first look: an agent that comes back would call a worker that serves unready,
+            # and one that has many would take the whole pool away for a moment.
+            self._observe(await self._engine.probe(), tasks)
             tasks.create_task(self._publisher.run())
             if self._offers is not None:
                 tasks.create_task(self._offer_tokenizer(self._offers))
             while True:
-                status = await self._engine.probe()
-                self._observe(status, tasks)
                 await asyncio.sleep(probe_interval_s)
+                self._observe(await self._engine.probe(), tasks)
 
     def drain(self, is_draining: bool) -> None:
         """Whether the worker gets no new requests; those that it has it keeps."""

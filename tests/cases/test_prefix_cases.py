@@ -393,6 +393,7 @@ async def test_px_30_a_tokenizer_that_is_too_slow_delays_a_few_and_then_nobody_u
         answer = await pick(picker, messages=user(WORDS * 100))
         waits.append(time.monotonic() - started)
         assert isinstance(answer.placement, Placement) and answer.placement.decision.hit_tokens == 0
+        picker.release(answer.placement)
     assert slow.calls == Config().limits.tokenizer_threads, "the others did not even try"
     assert sorted(waits)[len(waits) // 2] < 0.05
     slow.seconds = 0.0

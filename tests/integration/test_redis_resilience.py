@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 from redis.crc import key_slot
 
 from picker.redisview.keys import Keys
@@ -34,6 +35,21 @@ async def test_an_agent_dies_and_comes_back() -> None:
         await until(lambda: stack.metric_is("picker_dirty_slots", 0))
         await more(traffic, 30)
         assert traffic.failures == []
+
+
+async def test_an_agent_that_comes_back_calls_no_worker_unready() -> None:
+    async with Stack(Plan(workers=3, worker=FAST)) as stack, Redis.from_url(stack.valkey.url) as redis:
+        keys, told = {Keys("default").worker(f"w{number}") for number in range(3)}, set[str]()
+        stack.agent.kill()
+        async with redis.monitor() as monitor, asyncio.timeout(30):
+            stack.agent.start()
+            async for heard in monitor.listen():
+                words = heard["command"].split()
+                if words[0] == "HSET" and words[1] in keys:
+                    assert "ready" in heard["command"], "nothing is said of a worker before it was looked at"
+                    told.add(words[1])
+                if told == keys:
+                    break
 
 
 async def test_a_primary_dies_behind_sentinels(tmp_path: Path) -> None:
