@@ -23,7 +23,6 @@ from picker.simulation.valkey import ValkeyServer
 
 WORKERS = 4
 _HOST = "127.0.0.1"
-_POOL = "default"
 _ENVOY_FLAGS = ("--disable-hot-restart", "--concurrency", "2", "--log-level", "error")
 
 
@@ -63,13 +62,17 @@ async def running(contenders: Sequence[Contender]) -> AsyncIterator[Rig]:
         valkey = await stack.enter_async_context(ValkeyServer())
         admin, *addresses = (f"{_HOST}:{port}" for port in free_ports(1 + WORKERS + 3 * len(contenders)))
         endpoints, addresses = addresses[:WORKERS], addresses[WORKERS:]
-        await stack.enter_async_context(published(valkey.url, _POOL, endpoints, MODEL))
         ports = [endpoint.rpartition(":")[2] for endpoint in endpoints]
         await _start(stack, Process("upstream", _module("benchmarks.common.upstream", *ports), folder / "upstream.log"))
         sites, listens = [], {}
         for number, contender in enumerate(contenders):
             listen, address, metrics = addresses[3 * number : 3 * number + 3]
-            command = _command(contender, folder / f"{number}.yaml", valkey.url, address, metrics, endpoints)
+            # A pool of its own for each: pickers of one pool would share their work, and tell it all the time.
+            pool = f"contender-{number}"
+            if contender.responder is Responder.PICKER:
+                await stack.enter_async_context(published(valkey.url, pool, endpoints, MODEL))
+            settings = {"listen": address, "metrics": metrics, "redis": valkey.url, "pool": pool}
+            command = _command(contender, folder / f"{number}.yaml", settings, endpoints)
             responder = Process(contender.label, command, folder / f"{number}.log") if command else None
             sites.append(Site(contender, listen, metrics, responder))
             listens[contender] = listen, address
@@ -94,17 +97,14 @@ async def _start_envoy(stack: AsyncExitStack, folder: Path, config: Mapping[str,
     return envoy
 
 
-def _command(
-    contender: Contender, path: Path, redis: str, listen: str, metrics: str, endpoints: Sequence[str]
-) -> list[str]:
+def _command(contender: Contender, path: Path, settings: Mapping[str, str], endpoints: Sequence[str]) -> list[str]:
     match contender.responder:
         case Responder.NONE:
             return []
         case Responder.BARE:
-            return _module("benchmarks.extproc.bare", listen, ",".join(endpoints))
+            return _module("benchmarks.extproc.bare", settings["listen"], ",".join(endpoints))
         case Responder.PICKER:
-            settings = {"listen": listen, "metrics": metrics, "redis": redis, "pool": _POOL, **contender.picker}
-            path.write_text(yaml.safe_dump(settings))
+            path.write_text(yaml.safe_dump({**settings, **contender.picker}))
             return _module("picker", "serve", "--config", str(path))
 
 
