@@ -145,6 +145,12 @@ def _traces(config: Config, recorder: Recorder) -> Tracing | None:
         return tracing(config.traces, recorder) if config.traces else None
     except ModuleNotFoundError as error:
         raise BadSetting(f"traces: {error.name} is missing; it comes with: pip install 'envoy-picker[otel]'") from None
+    except ImportError:
+        # xds-protos brings old copies of some of these files; where they came last, they are the ones there.
+        advice = "pip install --force-reinstall --no-deps opentelemetry-proto"
+        raise BadSetting(
+            f"traces: another package has replaced files of opentelemetry-proto; mend it with: {advice}"
+        ) from None
 
 
 async def _try(setting: str, address: str, start: Callable[[], Any]) -> None:
