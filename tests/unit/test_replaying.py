@@ -51,6 +51,8 @@ class Day:
         self.sink = Sink(self.config.events, self.recorder, deciding(self.config), None)
         observer = Observer(self.recorder, self.view, replayable=True)
         self.picker = Picker(self.config, self.view, PromptReader({}), Metrics(), lambda: False, observer)
+        # Equals are told apart by it, and a day must be the same each time.
+        self.picker._placer.salt = seed
         self.open: list[Any] = []
         self.epoch = self.beat = 0
 
