@@ -79,7 +79,7 @@ class Observer:
         """Nobody may serve a request."""
         if self._recorder.is_on:
             roster = self._view.roster()
-            out = exclusions_of(about, self._view, moment.now)
+            out = exclusions_of(refused, roster)
             status = STATUS[refused.reason]
             self._recorder.refused(refused.reason, status, moment, asked, about, out, roster, ties, seen)
 
@@ -87,12 +87,12 @@ class Observer:
         self, asked: Asked, about: SchedulingRequest, decision: Decision, ties: int, moment: Moment
     ) -> Decided:
         """A decision that was only asked about; it is not recorded."""
-        roster, now = self._view.roster(), moment.now
+        roster = self._view.roster()
         if isinstance(decision, Routed):
             return self._recorder.imagined("route", "", 0, asked, about, decision, roster, moment, ties)
         status = STATUS[decision.reason]
         imagined = self._recorder.imagined("refuse", decision.reason, status, asked, about, None, roster, moment, ties)
-        imagined.ruled_out = exclusions_of(about, self._view, now)
+        imagined.ruled_out = exclusions_of(decision, roster)
         return imagined
 
     def turned_away(self, asked: Asked, about: SchedulingRequest, reason: str, status: int, moment: Moment) -> None:

@@ -7,7 +7,7 @@ come from the roster of that moment.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,8 @@ from picker.events.record import Candidate, Outcome, Record, RuledOut, Stages, i
 from picker.fleet.facts import WorkerFacts
 from picker.fleet.freeze import Frozen
 from picker.fleet.masks import Bools, Ints
-from picker.fleet.view import View
 from picker.requests.model import Dialect, Terms
-from picker.scheduling.decision import Routed
-from picker.scheduling.eligibility import exclusions
+from picker.scheduling.decision import Decision, Routed, ruled_out
 from picker.scheduling.request import SchedulingRequest
 
 MOST_CANDIDATES = 8
@@ -222,17 +220,6 @@ def is_served(model: str, roster: Roster) -> bool:
     return any(model in facts.models or model in facts.adapters for facts in roster.values())
 
 
-def exclusions_of(about: SchedulingRequest, view: View, now: float) -> tuple[RuledOut, ...]:
-    """Who was ruled out by what, of a request that was refused a moment ago."""
-    roster = view.roster()
-    found = []
-    for rule, out in exclusions(about, view, now):
-        slots = np.flatnonzero(out).tolist()
-        names = tuple(roster[slot].worker for slot in slots[:_MOST_NAMES])
-        found.append(RuledOut(rule=rule, count=len(slots), workers=names))
-    return tuple(found)
-
-
 @dataclass(frozen=True, slots=True)
 class Short:
     """A decision without its arrays: the cheapest workers of it. `terms` and `hits` are theirs, in their order."""
@@ -273,7 +260,7 @@ def shortened(decision: Routed, roster: Roster, chosen: Sequence[int]) -> Short:
             "predicted_prefill_s": round(decision.work_s, 6),
             "is_detour": decision.is_detour,
             "eligible": int(np.count_nonzero(decision.eligible)),
-            "ruled_out": tuple(_ruled_out(decision, roster)),
+            "ruled_out": exclusions_of(decision, roster),
         },
         workers=[(facts.worker, facts.endpoint) for facts in map(roster.__getitem__, slots.tolist())],
         terms={name: values[slots].tolist() for name, values in decision.terms.items()},
@@ -281,16 +268,15 @@ def shortened(decision: Routed, roster: Roster, chosen: Sequence[int]) -> Short:
     )
 
 
-def _ruled_out(decision: Routed, roster: Roster) -> Iterator[RuledOut]:
-    """The rules that ruled anybody out, in their order."""
-    known, count = decision.known, int(np.count_nonzero(decision.known))
-    for rule, left in decision.steps:
-        rest = int(np.count_nonzero(left))
-        if rest < count:
-            out = np.flatnonzero(known & ~left)[:_MOST_NAMES].tolist()
-            names = tuple(roster[slot].worker for slot in out if slot in roster)
-            yield RuledOut(rule=rule, count=count - rest, workers=names)
-        known, count = left, rest
+def exclusions_of(decision: Decision, roster: Roster) -> tuple[RuledOut, ...]:
+    """Who was ruled out by what, rule by rule in their order."""
+    return tuple(_ruled_out(rule, out, roster) for rule, out in ruled_out(decision.known, decision.steps))
+
+
+def _ruled_out(rule: str, out: Bools, roster: Roster) -> RuledOut:
+    slots = np.flatnonzero(out)
+    names = tuple(roster[slot].worker for slot in slots[:_MOST_NAMES].tolist() if slot in roster)
+    return RuledOut(rule=rule, count=len(slots), workers=names)
 
 
 def _cheapest(decision: Routed) -> list[int]:

@@ -14,8 +14,8 @@ import numpy as np
 from picker.fleet.inflight import Floats
 from picker.fleet.masks import Ints
 from picker.fleet.view import View
-from picker.scheduling.decision import Decision, Refused, Routed
-from picker.scheduling.eligibility import Step, eligible
+from picker.scheduling.decision import Decision, Refused, Routed, Step
+from picker.scheduling.eligibility import eligible
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import Policy, Terms
 from picker.scheduling.policies.situation import Situation

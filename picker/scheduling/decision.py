@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,12 +50,36 @@ MESSAGE: Mapping[Reason, str] = {
 }
 
 
+Step = tuple[str, npt.NDArray[np.bool_]]
+"""A rule's name, and the slots that it and those before it have left."""
+
+_NOBODY = np.zeros(0, bool)
+
+
+def ruled_out(known: npt.NDArray[np.bool_], steps: Sequence[Step]) -> Iterator[Step]:
+    """Each rule that rules anybody out, by name, and the slots, shape (slots,), that it is the first to rule out.
+
+    `known` are the slots with a worker, `steps` whom each rule has left of them.
+    """
+    left, count = known, int(np.count_nonzero(known))
+    for name, after in steps:
+        rest = int(np.count_nonzero(after))
+        if rest < count:
+            yield name, left & ~after
+        left, count = after, rest
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nobody may serve this request. `excluded` counts the workers that each rule ruled out."""
+    """Nobody may serve this request. `excluded` counts the workers that each rule ruled out.
+
+    `known` are the slots with a worker, `steps` whom each rule has left of them.
+    """
 
     reason: Reason
     excluded: Mapping[str, int] = field(default_factory=dict)
+    known: npt.NDArray[np.bool_] = field(default_factory=lambda: _NOBODY, repr=False, compare=False)
+    steps: Sequence[Step] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +99,7 @@ class Routed:
     terms: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
     hits: npt.NDArray[np.int64] = field(repr=False)
     known: npt.NDArray[np.bool_] = field(repr=False)
-    steps: Sequence[tuple[str, npt.NDArray[np.bool_]]] = field(repr=False)
+    steps: Sequence[Step] = field(repr=False)
     is_detour: bool = False
 
     @property

@@ -7,18 +7,15 @@ others are left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from picker.fleet.masks import Bools
 from picker.fleet.view import View
-from picker.scheduling.decision import Reason, Refused
+from picker.scheduling.decision import Reason, Refused, Step, ruled_out
 from picker.scheduling.profile import labels_of
 from picker.scheduling.request import SchedulingRequest
-
-Step = tuple[str, Bools]
-"""A rule's name, and the slots that it and those before it have left."""
 
 Rule = Callable[[SchedulingRequest, View, float], Bools | None]
 """The slots that pass at a time, or None where the rule does not apply."""
@@ -89,6 +86,8 @@ RULES: tuple[tuple[Reason, str, Rule], ...] = (
 )
 """In this order. The reason is the refusal's where this rule is the one that leaves nobody."""
 
+_REASONS = {name: reason for reason, name, _ in RULES}
+
 
 def _has_not_failed(request: SchedulingRequest, view: View, now: float) -> Bools | None:
     return ~view.within(request.avoid) if request.avoid else None
@@ -128,7 +127,7 @@ def eligible(request: SchedulingRequest, view: View, now: float, steps: list[Ste
             left = left & passed
             steps.append((name, left))
     if not left.any():
-        return _refusal(request, view, now)
+        return _refusal(view, steps)
     for name, rule in PREFERENCES:
         passed = rule(request, view, now)
         if passed is not None and (rest := left & passed).any():
@@ -137,35 +136,12 @@ def eligible(request: SchedulingRequest, view: View, now: float, steps: list[Ste
     return left
 
 
-def exclusions(request: SchedulingRequest, view: View, now: float) -> Iterator[tuple[str, Bools]]:
-    """Each rule that rules anybody out, by name, and the slots, shape (slots,), that it is the first to rule out."""
-    left = view.known
-    for _, name, rule in RULES:
-        passed = rule(request, view, now)
-        if passed is not None and (out := left & ~passed).any():
-            yield name, out
-            left = left & passed
-    for name, rule in PREFERENCES:
-        passed = rule(request, view, now)
-        if passed is not None and (left & passed).any() and (out := left & ~passed).any():
-            yield name, out
-            left = left & passed
-
-
-def _refusal(request: SchedulingRequest, view: View, now: float) -> Refused:
-    """The rule that left nobody, and how many workers each one ruled out up to there."""
-    left = view.known
-    excluded: dict[str, int] = {}
-    for reason, name, rule in RULES:
-        passed = rule(request, view, now)
-        if passed is None or not left.any():
-            continue
-        if out := int(np.count_nonzero(left & ~passed)):
-            excluded[name] = out
-            left = left & passed
-        if not left.any():
-            return Refused(_in_time(reason, view), excluded)
-    return Refused(Reason.NO_WORKERS)
+def _refusal(view: View, steps: Sequence[Step]) -> Refused:
+    """The reason is that of the rule that left nobody: the last one that ruled anybody out."""
+    excluded = {name: int(np.count_nonzero(out)) for name, out in ruled_out(view.known, steps)}
+    if not excluded:
+        return Refused(Reason.NO_WORKERS)
+    return Refused(_in_time(_REASONS[[*excluded][-1]], view), excluded, view.known, steps)
 
 
 def _in_time(reason: Reason, view: View) -> Reason:

@@ -9,11 +9,11 @@ import numpy as np
 from picker.fleet.view import View
 from picker.scheduling.decide import decide
 from picker.scheduling.decision import Decision, Reason, Refused, Routed
-from picker.scheduling.eligibility import exclusions
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import POLICIES
 from picker.scheduling.request import SchedulingRequest
 from tests.unit.fleets import Worker, endpoint, fleet, slot_at
+from tests.unit.test_decide import exclusions
 
 
 def route(view: View, request: SchedulingRequest) -> Decision:
@@ -46,7 +46,7 @@ def test_a_decision_tells_later_whom_each_rule_has_ruled_out() -> None:
     view.cordon({"w1"})
     view.update_facts(slot_at(view, endpoint(2)), Worker("w2", endpoint=endpoint(2), state="draining"))
     request = SchedulingRequest(0, "llama", avoid=frozenset({endpoint(3)}))
-    expected = {name: out.copy() for name, out in exclusions(request, view, 0.0)}
+    expected = {name: out.copy() for name, out in exclusions(request, view)}
     decision = route(view, request)
     assert isinstance(decision, Routed)
     view.retire(slot_at(view, endpoint(0)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from picker.fleet.view import View
 from picker.scheduling.decide import FALLBACKS, decide
-from picker.scheduling.decision import MESSAGE, STATUS, Reason, Refused, Routed
+from picker.scheduling.decision import MESSAGE, STATUS, Reason, Refused, Routed, Step, ruled_out
 from picker.scheduling.eligibility import eligible
 from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import POLICIES
@@ -47,6 +47,13 @@ def route(view: View, wanted: SchedulingRequest, policy: str = DELAY.name, now: 
     decision = decide(wanted, view, POLICIES[policy], MODEL, now, Random(seed))
     assert isinstance(decision, Routed)
     return decision
+
+
+def exclusions(wanted: SchedulingRequest, view: View, now: float = 0.0) -> Iterator[Step]:
+    """Who is ruled out by what."""
+    steps: list[Step] = []
+    eligible(wanted, view, now, steps)
+    return ruled_out(view.known, steps)
 
 
 def send(view: View, wanted: SchedulingRequest, now: float = 0.0, seed: int = 0, policy: str = DELAY.name) -> int:

@@ -13,12 +13,11 @@ from picker.fleet.view import CAPACITY, View
 from picker.requests.headers import required_labels
 from picker.scheduling.decide import decide, term_names
 from picker.scheduling.decision import Reason, Refused, Routed
-from picker.scheduling.eligibility import exclusions
 from picker.scheduling.policies import POLICIES
 from picker.scheduling.profile import DEFAULT, Match, Profile, WorkerLimits, choose
 from picker.scheduling.request import SchedulingRequest
 from tests.unit.fleets import Load, Worker, endpoint
-from tests.unit.test_decide import DELAY, MODEL, OTHER, request, route
+from tests.unit.test_decide import DELAY, MODEL, OTHER, exclusions, request, route
 
 
 def fleet_of(*facts: dict[str, object], **settings: object) -> View:
@@ -266,7 +265,7 @@ def test_a_worker_whose_breaker_is_open_is_left_out_unless_it_is_the_only_one() 
         view.breakers.failed(0, 0.0)
     assert winners(view, request()) == {1}
     assert winners(view, request(subset=frozenset({endpoint(0)}))) == {0}
-    assert Counter(name for name, _ in exclusions(request(), view, 0.0)) == {"breaker": 1}
+    assert Counter(name for name, _ in exclusions(request(), view)) == {"breaker": 1}
 
 
 def test_a_decision_can_say_who_was_ruled_out_by_what() -> None:
@@ -274,6 +273,6 @@ def test_a_decision_can_say_who_was_ruled_out_by_what() -> None:
         {"models": ("gpt",)}, {"state": "draining"}, {"labels": {"gpu": "l4"}}, {"labels": {"gpu": "h100"}}, {}
     )
     wanted = request(require={"gpu": ("h100",)})
-    found = {name: out.nonzero()[0].tolist() for name, out in exclusions(wanted, view, 0.0)}
+    found = {name: out.nonzero()[0].tolist() for name, out in exclusions(wanted, view)}
     assert found == {"model": [0], "requirements": [1, 2, 4]}
     assert isinstance(decide(wanted, view, DELAY, MODEL, 0.0, Random(0)), Routed)
