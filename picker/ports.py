@@ -10,6 +10,7 @@ import msgspec
 
 from picker.config import Config, Limits, Tls, host_and_port
 from picker.extproc.service import METHOD, ExtProcService
+from picker.listening import listen
 from picker.tls import credentials, ssl_context
 from picker.transport import limits as transport_limits
 from picker.transport.errors import Reason
@@ -60,14 +61,7 @@ class GrpcioPort:
 
     async def start(self) -> None:
         """Raises OSError, BadCertificate."""
-        try:
-            if self._tls:
-                self._server.add_secure_port(self._address, credentials(self._tls))
-            else:
-                self._server.add_insecure_port(self._address)
-        except RuntimeError as error:
-            raise OSError(str(error)) from None
-        await self._server.start()
+        await listen(self._server, self._address, credentials(self._tls) if self._tls else None)
 
 
 class Http2Port:

@@ -10,6 +10,7 @@ from picker.debug.health import add_reflection
 from picker.debug.service import SERVICE, DebugService, TokenCheck
 from picker.debug.settings import Debug
 from picker.debug.v1 import debug_pb2_grpc
+from picker.listening import listen
 
 _MOST_MESSAGE_BYTES = 64 << 20
 
@@ -29,14 +30,7 @@ class DebugPort:
 
     async def start(self) -> None:
         """Raises OSError where the port is taken."""
-        try:
-            if self._credentials:
-                self._server.add_secure_port(self._address, self._credentials)
-            else:
-                self._server.add_insecure_port(self._address)
-        except RuntimeError as error:
-            raise OSError(str(error)) from None
-        await self._server.start()
+        await listen(self._server, self._address, self._credentials)
 
     async def stop(self) -> None:
         """At once: those who watch never end by themselves."""

@@ -17,6 +17,7 @@ from typing import Protocol
 import grpc
 import structlog
 
+from picker.listening import listen
 from picker.scaling.keda import externalscaler_pb2 as pb
 from picker.scaling.keda import externalscaler_pb2_grpc as service
 
@@ -82,11 +83,7 @@ class ExternalScalerPort:
 
     async def start(self) -> None:
         """Raises OSError where the port is taken."""
-        try:
-            self._server.add_insecure_port(self._address)
-        except RuntimeError as error:
-            raise OSError(str(error)) from None
-        await self._server.start()
+        await listen(self._server, self._address)
 
     async def stop(self) -> None:
         """At once: streams of KEDA never end by themselves."""
