@@ -43,10 +43,10 @@ def _cost(
     speed, owed = float(books.speed()[slot]), float(books.prefill_s[slot])
     work = speed * float(model.prefill_s(request.prompt_tokens, np.array([hit]))[0])
     requests, context = int(books.requests[slot]), int(books.context_tokens[slot])
-    step = speed * (model.step_s + model.decode_s_per_request * requests + model.decode_s_per_context_token * context)
+    step = speed * model.decode_step_s(requests, context)
     age = now - float(books.progress_at[slot]) if owed > 0 else 0.0
     wait = max(speed * owed - age, 0.05 * speed * owed) + 4 * max(age - speed * owed - 1.5, 0) + model.step_s / 2
-    one_more = model.decode_s_per_request + model.decode_s_per_context_token * request.prompt_tokens
+    one_more = model.one_more_s(request.prompt_tokens)
     output = request.expected_output_tokens
     harm = ALPHA * requests * (work + BETA * output * one_more)
     return wait + work + KAPPA * work + harm + BETA * output * step / stretch

@@ -7,9 +7,7 @@ import numpy as np
 from picker.admission.settings import Room
 from picker.fleet.view import View
 from picker.scheduling.model import WorkerModel
-
-_LEAST_WAIT = 0.05
-_MOST_UTILISATION = 0.9
+from picker.scheduling.policies.expected_delay import LEAST_WAIT, MOST_UTILISATION
 
 
 class WorkerRoom:
@@ -46,13 +44,9 @@ class WorkerRoom:
 
     def _step_s(self, slot: int, now: float) -> float:
         """Between two tokens of a request there, as long as prefill goes on at this rate."""
-        model, books = self._model, self._view.inflight.outstanding(now)
-        step_s = (
-            model.step_s
-            + model.decode_s_per_request * books.requests.item(slot)
-            + model.decode_s_per_context_token * books.context_tokens.item(slot)
-        )
-        busy = min(_MOST_UTILISATION, books.utilisation.item(slot))
+        books = self._view.inflight.outstanding(now)
+        step_s = self._model.decode_step_s(books.requests.item(slot), books.context_tokens.item(slot))
+        busy = min(MOST_UTILISATION, books.utilisation.item(slot))
         return float(self._view.inflight.speed().item(slot) * step_s / (1 - busy))
 
     def ttft_s(self, slot: int, work_s: float, now: float) -> tuple[float, float]:
@@ -64,7 +58,7 @@ class WorkerRoom:
         speed = self._view.inflight.speed().item(slot)
         owed_s = speed * books.prefill_s.item(slot)
         age_s = now - books.progress_at.item(slot) if owed_s else 0.0
-        return max(owed_s - age_s, _LEAST_WAIT * owed_s), speed * work_s
+        return max(owed_s - age_s, LEAST_WAIT * owed_s), speed * work_s
 
     def _shows_first_tokens(self, slot: int) -> bool:
         view = self._view

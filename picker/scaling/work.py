@@ -11,6 +11,6 @@ def work_s(model: WorkerModel, prefill_s: float, prompt_tokens: int, output_toke
     A worker is full when its steps take `tpot_s`, with requests of this size: then `running` share each step.
     """
     context = prompt_tokens + output_tokens / 2
-    each_s = model.decode_s_per_request + model.decode_s_per_context_token * context
+    each_s = model.one_more_s(context)
     running = max(1.0, (tpot_s - model.step_s) / each_s)
     return prefill_s + output_tokens * max(tpot_s, model.step_s + each_s) / running

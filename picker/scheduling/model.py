@@ -11,6 +11,8 @@ The defaults are of an 8B model on one H100-class GPU. A worker that is faster o
 
 from __future__ import annotations
 
+from typing import Any, overload
+
 import msgspec
 import numpy as np
 
@@ -35,6 +37,18 @@ class WorkerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     decode_s_per_context_token: float = 6.5e-8
     batch_tokens: int = 8192
     adapter_load_s: float = 0.5
+
+    @overload
+    def decode_step_s(self, requests: int, context_tokens: int) -> float: ...
+    @overload
+    def decode_step_s(self, requests: Ints, context_tokens: Ints) -> Floats: ...
+    def decode_step_s(self, requests: Any, context_tokens: Any) -> Any:
+        """Seconds between two tokens of so many requests, of so much context together, where nothing is prefilled."""
+        return self.step_s + self.decode_s_per_request * requests + self.decode_s_per_context_token * context_tokens
+
+    def one_more_s(self, context_tokens: float) -> float:
+        """Seconds that one more request, of so much context, adds to each step."""
+        return self.decode_s_per_request + self.decode_s_per_context_token * context_tokens
 
     def prefill_s(self, prompt_tokens: int, hit_tokens: Ints) -> Floats:
         """Seconds of prefill for a prompt of which so much is cached; same shape as `hit_tokens`."""

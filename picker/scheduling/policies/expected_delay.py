@@ -34,10 +34,12 @@ ALPHA = 0.1
 BETA = 0.5
 KAPPA = 2.0
 _NOTICED_S = 1.0
-_LEAST_WAIT = 0.05
+LEAST_WAIT = 0.05
+"""Share of what a worker owes that is still to be waited for, however long it has been at it."""
 _OVERDUE_S = 1.5
 _OVERDUE_WEIGHT = 4.0
-_MOST_UTILISATION = 0.9
+MOST_UTILISATION = 0.9
+"""By prefill; the rest of its time a worker decodes."""
 
 
 def terms(situation: Situation) -> Mapping[str, Floats]:
@@ -45,14 +47,10 @@ def terms(situation: Situation) -> Mapping[str, Floats]:
     books, model, request = situation.outstanding, situation.model, situation.request
     speed = situation.view.inflight.speed()
     work = speed * situation.work_s
-    step = speed * (
-        model.step_s
-        + model.decode_s_per_request * books.requests
-        + model.decode_s_per_context_token * books.context_tokens
-    )
+    step = speed * model.decode_step_s(books.requests, books.context_tokens)
     output = request.expected_output_tokens
-    stretch = 1 - np.minimum(_MOST_UTILISATION, books.utilisation)
-    one_more = model.decode_s_per_request + model.decode_s_per_context_token * request.prompt_tokens
+    stretch = 1 - np.minimum(MOST_UTILISATION, books.utilisation)
+    one_more = model.one_more_s(request.prompt_tokens)
     return {
         "wait": _wait(situation, speed),
         "work": work,
@@ -91,7 +89,7 @@ def _wait(situation: Situation, speed: Floats) -> Floats:
     books = situation.outstanding
     owed = speed * books.prefill_s
     age = np.where(books.prefill_s > 0, situation.now - books.progress_at, 0.0)
-    left = np.maximum(owed - age, _LEAST_WAIT * owed)
+    left = np.maximum(owed - age, LEAST_WAIT * owed)
     # A worker that should long have given a token is stuck, or other traffic is on it.
     overdue = np.maximum(age - owed - _OVERDUE_S, 0.0)
     waiting: Floats = left + _OVERDUE_WEIGHT * overdue + situation.model.step_s / 2
