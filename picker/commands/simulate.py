@@ -100,62 +100,51 @@ def run(
             save(draw_runs(outcomes, title), plot)
 
 
-@simulate.command()
-def users(
-    policy: Policies = "expected-delay",
-    trace: Trace = None,
-    workload: Name = DEFAULT_WORKLOAD,
-    profile: Profile = "32b",
-    profiles: Profiles = None,
-    workers: Workers = 8,
-    slo: Objective = DEFAULT_SLO,
-    level: Level = "95",
-    seeds: Seeds = 2,
-    start: Hint = 20.0,
-    pickers: Pickers = 1,
-    share: Share = 0.08,
-    metrics: Metrics = 1.0,
-    event_delay: Delay = 0.1,
-    fault: Faults = None,
-    assume_defaults: Assumed = False,
-    part: Part = (0.0, 1.0),
-    requests: Limit = None,
-    seconds: Seconds = 260.0,
-    json: Json = None,
-    plot: Plot = None,
-) -> None:
-    """Find the most users, or the highest speed of a trace, that a policy holds within the objective."""
-    with _explained():
-        _answer(_setup(locals()), _policies(policy), level, seeds, start, json, plot)
+def _search(name: str, text: str, *, policies: str, levels: str, number_of_seeds: int) -> None:
+    """A command that looks for what holds. There are two, which differ in what they do unless told otherwise."""
+
+    @simulate.command(name, help=text)
+    def search(
+        policy: Policies = policies,
+        trace: Trace = None,
+        workload: Name = DEFAULT_WORKLOAD,
+        profile: Profile = "32b",
+        profiles: Profiles = None,
+        workers: Workers = 8,
+        slo: Objective = DEFAULT_SLO,
+        level: Level = levels,
+        seeds: Seeds = number_of_seeds,
+        start: Hint = 20.0,
+        pickers: Pickers = 1,
+        share: Share = 0.08,
+        metrics: Metrics = 1.0,
+        event_delay: Delay = 0.1,
+        fault: Faults = None,
+        assume_defaults: Assumed = False,
+        part: Part = (0.0, 1.0),
+        requests: Limit = None,
+        seconds: Seconds = 260.0,
+        json: Json = None,
+        plot: Plot = None,
+    ) -> None:
+        with _explained():
+            _answer(_setup(locals()), _policies(policy), level, seeds, start, json, plot)
 
 
-@simulate.command()
-def compare(
-    policy: Policies = "round-robin,least-request,llm-d,llm-d-tuned,dynamo-8,lmetric,expected-delay",
-    trace: Trace = None,
-    workload: Name = DEFAULT_WORKLOAD,
-    profile: Profile = "32b",
-    profiles: Profiles = None,
-    workers: Workers = 8,
-    slo: Objective = DEFAULT_SLO,
-    level: Level = "90,95,99",
-    seeds: Seeds = 3,
-    start: Hint = 20.0,
-    pickers: Pickers = 1,
-    share: Share = 0.08,
-    metrics: Metrics = 1.0,
-    event_delay: Delay = 0.1,
-    fault: Faults = None,
-    assume_defaults: Assumed = False,
-    part: Part = (0.0, 1.0),
-    requests: Limit = None,
-    seconds: Seconds = 260.0,
-    json: Json = None,
-    plot: Plot = None,
-) -> None:
-    """The same for several policies, with ratios to the first and confidence intervals; two processes."""
-    with _explained():
-        _answer(_setup(locals()), _policies(policy), level, seeds, start, json, plot)
+_search(
+    "users",
+    "Find the most users, or the highest speed of a trace, that a policy holds within the objective.",
+    policies="expected-delay",
+    levels="95",
+    number_of_seeds=2,
+)
+_search(
+    "compare",
+    "The same for several policies, with ratios to the first and confidence intervals; two processes.",
+    policies="round-robin,least-request,llm-d,llm-d-tuned,dynamo-8,lmetric,expected-delay",
+    levels="90,95,99",
+    number_of_seeds=3,
+)
 
 
 @simulate.command("policies")
