@@ -107,8 +107,8 @@ class Admitting:
     ) -> Settled:
         now = moment.now
         if not self._is_on:
-            decision, prefill = self._decide(about, now)
-            return self._settled(about, _verdict(decision, prefill), moment)
+            seen = self._observer.before(about, now)
+            return Settled(self._placer.place(about, now), moment, seen)
         entry = self._entry(about, terms, tenant, base, size, now)
         self._seen = None
         verdict = self._admission.arrive(entry, now)
@@ -278,7 +278,3 @@ def _lane(about: SchedulingRequest, base: str) -> Hashable:
     """Whom the same workers may serve."""
     require = tuple(sorted((label, tuple(values)) for label, values in about.require.items())) if about.require else ()
     return base, about.subset, about.profile.name, require
-
-
-def _verdict(decision: Decision, prefill: Routed | None) -> Verdict:
-    return decision if isinstance(decision, Refused) else Admitted(decision, prefill)
