@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -21,6 +22,7 @@ from picker.admission.refusals import Turned
 from picker.admitting import Admitting
 from picker.attempts import Attempts
 from picker.config import Config
+from picker.events.decided import Asked as AskedFor
 from picker.events.decided import Decided
 from picker.events.record import Stages
 from picker.events.recorder import Moment, Recorder
@@ -36,6 +38,7 @@ from picker.requests.read import BadRequest, read_request
 from picker.requests.rewrite import splice_model
 from picker.requests.usage import Unreadable, read_usage
 from picker.scheduling.decision import MESSAGE, RETRY_S, STATUS, Refused
+from picker.scheduling.request import SchedulingRequest
 from picker.telemetry.metrics import Metrics
 from picker.threads import Threads
 
@@ -53,6 +56,17 @@ Asked = Callable[[str, float, int, int, float], None]
 
 def _nobody_asks(model: str, prefill_s: float, prompt_tokens: int, output_tokens: int, now: float) -> None:
     pass
+
+
+class _Known(NamedTuple):
+    """A request that was read. `new_body` takes the place of its body, if not None."""
+
+    request: InferenceRequest
+    new_body: bytes | None
+    base: str
+    adapter: str
+    prefix: PrefixChain
+    moment: Moment
 
 
 class Picker:
@@ -142,24 +156,16 @@ class Picker:
 
         Raises BadRequest, TimeoutError.
         """
-        started = time.monotonic()
-        request, _ = self._renamed(await self._read(wanted), wanted.body)
-        read_at = time.monotonic()
-        base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
-        prefix = await self._prefix(request, base, adapter)
-        now = time.monotonic()
-        moment = Moment(started, now, Stages(read_s=read_at - started, prompt_s=now - read_at))
-        asked = asked_for(request, prefix.rung, wanted.headers)
-        placer, mean_output = self._placer.what_if(question), self._view.lengths.mean(base)
-        about = placer.about(request, prefix, adapter, mean_output, wanted.headers, wanted.subset, question.avoid)
-        decision, _ = placer.decide(about, now)
-        return self._observer.imagined(asked, about, decision, placer.salt + about.sequence, moment)
+        known = await self._understand(wanted, time.monotonic())
+        placer = self._placer.what_if(question)
+        asked, about = self._about(placer, wanted, known, question.avoid)
+        decision, _ = placer.decide(about, known.moment.now)
+        return self._observer.imagined(asked, about, decision, placer.salt + about.sequence, known.moment)
 
     async def look_up(self, wanted: Pick) -> tuple[str, PrefixChain]:
         """The model under whose name a request's prompt is cached, and its prefix. Raises BadRequest, TimeoutError."""
-        request, _ = self._renamed(await self._read(wanted), wanted.body)
-        base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
-        return base, await self._prefix(request, base, adapter)
+        known = await self._understand(wanted, time.monotonic())
+        return known.base, known.prefix
 
     def close(self) -> None:
         """Lets go of the threads."""
@@ -172,21 +178,34 @@ class Picker:
         if self._conformance and (chosen := self._chosen_by_test(wanted)):
             return Picked(chosen)
         try:
-            request = await self._read(wanted)
+            known = await self._understand(wanted, started)
         except BadRequest as error:
             self._metrics.refused("bad-request")
             self._observer.unreadable(wanted, "bad-request", 400, Moment(started, time.monotonic()))
             return NotPicked(400, "bad-request", str(error))
         except TimeoutError:
             return self._pass("body-unread", started)
+        answer = await self._place(wanted, known)
+        return replace(answer, new_body=known.new_body) if isinstance(answer, Picked) and known.new_body else answer
+
+    async def _understand(self, wanted: Pick, started: float) -> _Known:
+        """Raises BadRequest, TimeoutError."""
+        request = await self._read(wanted)
         read_at = time.monotonic()
         request, new_body = self._renamed(request, wanted.body)
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
         now = time.monotonic()
         moment = Moment(started, now, Stages(read_s=read_at - started, prompt_s=now - read_at))
-        answer = await self._place(wanted, request, prefix, base, adapter, moment)
-        return replace(answer, new_body=new_body) if isinstance(answer, Picked) and new_body else answer
+        return _Known(request, new_body, base, adapter, prefix, moment)
+
+    def _about(
+        self, placer: Placer, wanted: Pick, known: _Known, avoid: frozenset[str]
+    ) -> tuple[AskedFor, SchedulingRequest]:
+        """What is told of the request, and what the decision is made about."""
+        request, mean_output = known.request, self._view.lengths.mean(known.base)
+        about = placer.about(request, known.prefix, known.adapter, mean_output, wanted.headers, wanted.subset, avoid)
+        return asked_for(request, known.prefix.rung, wanted.headers), about
 
     def _renamed(self, request: InferenceRequest, body: bytes) -> tuple[InferenceRequest, bytes | None]:
         """The request under the name that workers know, and its body with that name if it had another."""
@@ -209,19 +228,10 @@ class Picker:
         self._metrics.refused(turned.cause)
         return _not_admitted(turned)
 
-    async def _place(
-        self,
-        wanted: Pick,
-        request: InferenceRequest,
-        prefix: PrefixChain,
-        base: str,
-        adapter: str,
-        moment: Moment,
-    ) -> Picked | NotPicked:
-        avoid, mean_output = self._attempts.tried(wanted.headers), self._view.lengths.mean(base)
-        about = self._placer.about(request, prefix, adapter, mean_output, wanted.headers, wanted.subset, avoid)
-        asked = asked_for(request, prefix.rung, wanted.headers)
-        settled = await self.admitting.admit(about, request.terms, wanted.tenant, base, len(wanted.body), moment)
+    async def _place(self, wanted: Pick, known: _Known) -> Picked | NotPicked:
+        request, base = known.request, known.base
+        asked, about = self._about(self._placer, wanted, known, self._attempts.tried(wanted.headers))
+        settled = await self.admitting.admit(about, request.terms, wanted.tenant, base, len(wanted.body), known.moment)
         placed, moment, seen = settled.outcome, settled.moment, settled.seen
         ties = self._placer.salt + about.sequence
         prefill_s = self._placer.prefill_s(about, placed)
@@ -241,7 +251,7 @@ class Picker:
         traceparent = self._observer.routed(asked, placed, ties, moment, seen)
         decision, prefill = placed.decision, placed.prefill
         self._attempts.note(wanted.headers, decision.endpoints[0])
-        self._metrics.routed(request.model or "", about.prompt_tokens, decision.hit_tokens, prefix.rung)
+        self._metrics.routed(request.model or "", about.prompt_tokens, decision.hit_tokens, known.prefix.rung)
         return Picked(
             decision.endpoints,
             placed,
