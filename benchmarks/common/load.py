@@ -125,7 +125,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        status = _whole_answer(self._received)
+        status = whole_answer(self._received)
         if status is not None and self._answer is not None and not self._answer.done():
             self._answer.set_result(status)
 
@@ -135,7 +135,7 @@ class _Connection(asyncio.Protocol):
             self._answer.set_exception(ConnectionResetError("connection lost before the answer was whole"))
 
 
-def _whole_answer(received: bytearray) -> int | None:
+def whole_answer(received: bytearray) -> int | None:
     """The status once the answer is complete."""
     head_end = received.find(_HEAD_END)
     if head_end < 0:

@@ -1,5 +1,7 @@
 """Workers that cost nothing: one process that answers each request at once with the same small JSON, on several ports.
 
+Asked for its models it names one, since some routers send no request before that.
+
 python -m benchmarks.common.upstream 8001 8002
 """
 
@@ -10,10 +12,17 @@ import contextlib
 import sys
 from typing import cast
 
+import msgspec
 import uvloop
 
+from picker.simulation.stack import MODEL
+
 _BODY = b'{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"yes"}}]}'
-_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+_CHAT = _ANSWER % (len(_BODY), _BODY)
+_MODELS = msgspec.json.encode({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "vllm"}]})
+_LIST = _ANSWER % (len(_MODELS), _MODELS)
+_ASKS_FOR_MODELS = b"GET /v1/models"
 _HEAD_END = b"\r\n\r\n"
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 
@@ -31,8 +40,8 @@ class Worker(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:  # noqa: D102
         self._received += data
         if _is_whole(self._received):
+            self._transport.write(_LIST if self._received.startswith(_ASKS_FOR_MODELS) else _CHAT)
             self._received.clear()
-            self._transport.write(_ANSWER)
 
 
 def _is_whole(received: bytearray) -> bool:

