@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Hashable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
@@ -25,8 +25,7 @@ from picker.admission.quotas import Quotas
 from picker.admission.refusals import Cause, Turned
 from picker.admission.terms import Rules
 from picker.config import Config
-from picker.events.decided import Seen
-from picker.events.recorder import Moment
+from picker.events.decided import Moment, Seen
 from picker.fleet.view import View
 from picker.observing import Observer
 from picker.placing import Placement, Placer
@@ -237,10 +236,8 @@ class Admitting:
         except BaseException:
             self._gone(entry, future)
             raise
-        queue_s = now - moment.now
-        self._metrics.waited(self._rules.classes[entry.rank].name, queue_s)
-        stages = msgspec.structs.replace(moment.stages, queue_s=queue_s)
-        return Settled(outcome, replace(moment, now=now, stages=stages), seen)
+        self._metrics.waited(self._rules.classes[entry.rank].name, now - moment.now)
+        return Settled(outcome, msgspec.structs.replace(moment, now=now), seen)
 
     def _gone(self, entry: Entry, future: asyncio.Future[_Answer]) -> None:
         self._admission.leave(entry)

@@ -6,9 +6,8 @@ import time
 from collections.abc import Mapping
 
 from picker.config import Config
-from picker.events.decided import Asked, Decided, Seen, exclusions_of
-from picker.events.record import Stages
-from picker.events.recorder import Moment, Recorder
+from picker.events.decided import Asked, Decided, Moment, Seen, exclusions_of
+from picker.events.recorder import Recorder
 from picker.extproc.access_log import Outcome
 from picker.extproc.actions import Pick
 from picker.fleet.freeze import freeze
@@ -58,13 +57,10 @@ class Observer:
         """A request was placed. The `traceparent` that its worker is to get, "" where it is in no trace of ours."""
         if not self._recorder.is_on:
             return ""
-        spent = moment.stages
-        decide_s = time.monotonic() - moment.now
-        stages = Stages(read_s=spent.read_s, prompt_s=spent.prompt_s, queue_s=spent.queue_s, decide_s=decide_s)
-        moment = Moment(moment.started_at, moment.now, stages)
-        roster = self._view.roster()
-        about, decision, booking = placement.request, placement.decision, placement.booking
-        decided = self._recorder.routed(asked, about, decision, booking, roster, ties, moment, seen)
+        decided = self._recorder.routed(
+            asked, placement.request, placement.decision, placement.booking, self._view.roster(), ties, moment,
+            time.monotonic(), seen,
+        )  # fmt: skip
         return decided.span.traceparent if decided.span else ""
 
     def refused(

@@ -23,9 +23,8 @@ from picker.admitting import Admitting
 from picker.attempts import Attempts
 from picker.config import Config
 from picker.events.decided import Asked as AskedFor
-from picker.events.decided import Decided
-from picker.events.record import Stages
-from picker.events.recorder import Moment, Recorder
+from picker.events.decided import Decided, Moment
+from picker.events.recorder import Recorder
 from picker.extproc.actions import Pick
 from picker.extproc.events import NotPicked, Picked
 from picker.fleet.endpoints import canonical, host_of
@@ -123,7 +122,6 @@ class Picker:
         `served` is its endpoint, "" where the proxy does not say; another one than picked was a fallback's.
         """
         now = time.monotonic()
-        self._metrics.answer_seconds.observe(now - placement.booking.placed_at)
         self._placer.answered(placement, status, served, now)
         self._observer.first_byte(placement, status, served, now)
 
@@ -196,8 +194,7 @@ class Picker:
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
         now = time.monotonic()
-        moment = Moment(started, now, Stages(read_s=read_at - started, prompt_s=now - read_at))
-        return _Known(request, new_body, base, adapter, prefix, moment)
+        return _Known(request, new_body, base, adapter, prefix, Moment(started, now, read_at, now))
 
     def _about(
         self, placer: Placer, wanted: Pick, known: _Known, avoid: frozenset[str]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# utime and stime, counted from the field after the command's name: that name may hold spaces and parentheses.
-_UTIME, _STIME = 11, 12
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of all threads so far, in steps of 10 ms. Raises FileNotFoundError for a process gone."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[_UTIME]) + int(fields[_STIME])) / _TICKS_PER_S
+    """Seconds of all threads so far, in nanoseconds' steps. Raises FileNotFoundError for a process gone.
+
+    A thread that has ended takes its seconds with it.
+    """
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9

@@ -1,8 +1,9 @@
-"""The same for whole requests over grpcio: `python -m benchmarks.events.whole`. Each contender is a process."""
+"""The same for whole requests, with the transport: `python -m benchmarks.events.whole`. Each contender is a process."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from statistics import median
@@ -14,26 +15,32 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from benchmarks.common.cpu import cpu_s
 from benchmarks.events.__main__ import _BODY, _HEADERS, CONTENDERS, Subject
+from picker.config import Config
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Settings
 from picker.extproc.service import METHOD, ExtProcService
+from picker.ports import http2_limits
+from picker.transport.server import Http2Server
 
 _CONTENDERS = 3
 _WORKERS = 64
-_ROUNDS = 9
-_REQUESTS = 1200
+_ROUNDS = 40
+_REQUESTS = 480
 _AT_ONCE = 8
 _BUFFERED = 2
 
 
 async def _serve(number: int) -> None:
     subject = Subject(_WORKERS, CONTENDERS[number], "unused")
-    service = ExtProcService(subject.picker, subject.metrics, Settings(), ByteBudget(1 << 30))
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((service.handler(),))
-    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
-    await server.start()
-    await server.wait_for_termination()
+    budget = ByteBudget(1 << 30)
+    service = ExtProcService(subject.picker, subject.metrics, Settings(), budget)
+    server = Http2Server(http2_limits(Config()), budget, subject.metrics.misbehaved)
+    server.add_method(METHOD, service.open)
+    print(await server.start("127.0.0.1", 0), flush=True)
+    # As `picker serve` does.
+    gc.collect()
+    gc.freeze()
+    await asyncio.Event().wait()
 
 
 def _headers(number: int) -> bytes:
@@ -97,7 +104,8 @@ async def _measure() -> None:
             server.kill()
             server.wait()
     for contender, times in zip(CONTENDERS, found, strict=False):
-        print(f"{contender.name:28} {median(times):6.0f} us  {median(times) / median(found[0]):.2f}")
+        more = median(each - plain for each, plain in zip(times, found[0], strict=True))
+        print(f"{contender.name:28} {median(times):6.0f} us {more:+6.1f} us  {1 + more / median(found[0]):.2f}")
 
 
 if __name__ == "__main__":

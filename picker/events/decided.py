@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -43,8 +43,7 @@ class Seen:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """What was asked for, by reference: names are as the client wrote them, and never leave as they are."""
 
     terms: Terms
@@ -74,20 +73,36 @@ class Span:
         return f"00-{self.trace}-{self.upstream}-01"
 
 
-@dataclass(slots=True, eq=False)
-class Decided:
+class Moment(msgspec.Struct, frozen=True, gc=False):
+    """When what happened to a request, by the monotonic clock: 0 is not known, or not yet.
+
+    It was all there at `started_at`, read at `read_at`, its prompt was known at `known_at`, and it was decided about at
+    `now`.
+    """
+
+    started_at: float
+    now: float
+    read_at: float = 0.0
+    known_at: float = 0.0
+
+
+# A picker keeps ten thousand of these, and they are in no cycles: the collector need not look at them.
+class Decided(msgspec.Struct, eq=False, gc=False):
     """One decision and, as it comes to be known, its outcome. `at` is Unix time, the other times are monotonic.
 
-    `chosen` is the worker that it was placed on, `model_label` what metrics call its model. `size`: bytes that are kept
+    `done_at` is when the decision was made. `chosen` is the worker that it was placed on, `label` what
+    metrics call its model. `size`: bytes that are kept
     for a record that is not built yet, about. `seen` is what it saw of the fleet, where that is recorded. `about` and
     `decision` are None where a request was refused, or left to Envoy, before anything was decided.
+
+    Of the outcome: `end` as in `picker.events.record.Outcome`, `answer` is the response's status, 0 while none is
+    known, `more` what else there is, under the names that it has there.
     """
 
     number: int
     process: str
     at: float
-    started_at: float
-    decided_at: float
+    moment: Moment
     verdict: str
     reason: str
     status: int
@@ -96,15 +111,20 @@ class Decided:
     decision: Routed | None
     roster: Roster
     known_names: Container[str]
-    stages: Stages
     ties: int = 0
+    done_at: float = 0.0
     ruled_out: tuple[RuledOut, ...] = ()
     chosen: WorkerFacts | None = None
     span: Span | None = None
-    model_label: str | None = None
     seen: Seen | None = None
+    label: str = ""
     size: int = 0
-    _told: dict[str, Any] = field(default_factory=dict)
+    end: str = "open"
+    answer: int = 0
+    served: str = ""
+    first_byte_at: float | None = None
+    ended_at: float | None = None
+    more: dict[str, Any] | None = None
     _request: dict[str, Any] | None = None
     _short: Short | None = None
     _record: Record | None = None
@@ -120,24 +140,49 @@ class Decided:
         return self.span.trace if self.span else trace_id_of(self.asked.traceparent)
 
     @property
-    def outcome(self) -> Outcome:
-        """As far as it is known."""
-        return Outcome(**self._told)
+    def stages(self) -> Stages:
+        """Where the time went."""
+        when = self.moment
+        return Stages(
+            read_s=_between(when.started_at, when.read_at),
+            prompt_s=_between(when.read_at, when.known_at),
+            queue_s=_between(when.known_at, when.now),
+            decide_s=_between(when.now, self.done_at),
+        )
 
     @property
-    def status_told(self) -> int:
-        """The response's, 0 while none is known."""
-        return int(self._told.get("status", 0))
+    def outcome(self) -> Outcome:
+        """As far as it is known."""
+        return Outcome(
+            end=self.end,
+            status=self.answer,
+            served=self.served,
+            first_byte_s=self.since_decision(self.first_byte_at),
+            duration_s=self.since_decision(self.ended_at),
+            **(self.more or {}),
+        )
+
+    def since_decision(self, at: float | None) -> float | None:
+        """Seconds from the decision to this time, to a microsecond; None where it has not come."""
+        return None if at is None else round(at - self.moment.now, 6)
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether Envoy's access log has told of it."""
+        return self.more is not None and "details" in self.more
 
     def learn(self, **facts: object) -> None:
         """More of the outcome has come to be known; the names are those of `Outcome`."""
-        self._told.update(facts)
+        self.more = {**(self.more or {}), **facts}
 
-    def compact(self) -> None:
-        """Lets go of the arrays, but for those of the workers that were named: of the others nothing is known then."""
+    def shorten(self) -> None:
+        """Takes out of the arrays what is told of the workers that were named, while it is at hand."""
         if self.decision:
             self._short = shortened(self.decision, self.roster, self.decision.slots)
         self._request = self._of_request()
+
+    def compact(self) -> None:
+        """Lets go of the arrays, once it was shortened: of workers that were not named nothing is known then."""
         self.decision, self.about, self.roster = None, None, {}
 
     def record(self) -> Record:
@@ -182,16 +227,24 @@ class Decided:
             return self._request or {}
         return {
             "sequence": about.sequence,
-            "model": shown(about.model or "", is_served(about.model or "", self.roster)),
+            "model": shown(about.model or "", self._is_served(about.model or "")),
             "adapter": about.adapter,
             "prompt_tokens": about.prompt_tokens,
             "expected_output_tokens": about.expected_output_tokens,
             "profile": about.profile.name,
         }
 
+    def _is_served(self, model: str) -> bool:
+        chosen = self.chosen
+        return bool(chosen and model in chosen.models) or is_served(model, self.roster)
+
     def _of_decision(self) -> Short | None:
         decision = self.decision
         return shortened(decision, self.roster, _cheapest(decision)) if decision else self._short
+
+
+def _between(earlier: float, later: float) -> float:
+    return later - earlier if earlier and later else 0.0
 
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -220,52 +273,70 @@ def is_served(model: str, roster: Roster) -> bool:
     return any(model in facts.models or model in facts.adapters for facts in roster.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Short:
-    """A decision without its arrays: the cheapest workers of it. `terms` and `hits` are theirs, in their order."""
+class Short(msgspec.Struct, frozen=True, gc=False):
+    """A decision without its arrays: the cheapest workers of it, as names and endpoints.
 
-    decision: dict[str, Any]
-    workers: list[tuple[str, str]]
-    terms: dict[str, list[float]]
-    hits: list[int]
+    `hits` are theirs, in their order, and `costs` for each of `terms` theirs, one after another.
+    """
+
+    policy: str
+    endpoints: tuple[str, ...]
+    hit_tokens: int
+    best_hit_tokens: int
+    predicted_prefill_s: float
+    is_detour: bool
+    eligible: int
+    ruled_out: tuple[RuledOut, ...]
+    workers: tuple[tuple[str, str], ...]
+    hits: tuple[int, ...]
+    terms: tuple[str, ...]
+    costs: tuple[float, ...]
 
     def told(self) -> dict[str, Any]:
         """As fields of a record."""
-        return {**self.decision, "candidates": tuple(map(self._candidate, range(len(self.workers))))}
+        fields = msgspec.structs.asdict(self)
+        for name in ("workers", "hits", "terms", "costs"):
+            del fields[name]
+        return {**fields, "candidates": tuple(map(self._candidate, range(len(self.workers))))}
 
     def _candidate(self, rank: int) -> Candidate:
         worker, endpoint = self.workers[rank]
-        terms = {name: values[rank] for name, values in self.terms.items()}
+        costs = self.costs[rank :: len(self.workers)]
         return Candidate(
             worker=worker,
             endpoint=endpoint,
-            cost=round(sum(terms.values()), 6),
+            cost=round(sum(costs), 6),
             hit_tokens=self.hits[rank],
-            terms={name: round(value, 6) for name, value in terms.items()},
+            terms={name: round(cost, 6) for name, cost in zip(self.terms, costs, strict=True)},
         )
 
 
 def shortened(decision: Routed, roster: Roster, chosen: Sequence[int]) -> Short:
     """What is known of these slots. In a large fleet each decision comes to this, so it must not cost much."""
-    slots = np.array(chosen)
-    best = int(decision.hits.max())
-    if best > decision.hit_tokens:
-        best = int(decision.hits[decision.eligible].max())
+    hits, terms, eligible = decision.hits, decision.terms, int(np.count_nonzero(decision.eligible))
+    is_anybody_out = eligible < int(np.count_nonzero(decision.known))
     return Short(
-        decision={
-            "policy": decision.policy,
-            "endpoints": decision.endpoints,
-            "hit_tokens": decision.hit_tokens,
-            "best_hit_tokens": best,
-            "predicted_prefill_s": round(decision.work_s, 6),
-            "is_detour": decision.is_detour,
-            "eligible": int(np.count_nonzero(decision.eligible)),
-            "ruled_out": exclusions_of(decision, roster),
-        },
-        workers=[(facts.worker, facts.endpoint) for facts in map(roster.__getitem__, slots.tolist())],
-        terms={name: values[slots].tolist() for name, values in decision.terms.items()},
-        hits=decision.hits[slots].tolist(),
+        policy=decision.policy,
+        endpoints=decision.endpoints,
+        hit_tokens=decision.hit_tokens,
+        best_hit_tokens=best_hit_tokens(decision),
+        predicted_prefill_s=round(decision.work_s, 6),
+        is_detour=decision.is_detour,
+        eligible=eligible,
+        ruled_out=exclusions_of(decision, roster) if is_anybody_out else (),
+        workers=tuple([(facts.worker, facts.endpoint) for facts in map(roster.__getitem__, chosen)]),
+        hits=tuple([hits.item(slot) for slot in chosen]),
+        terms=tuple(terms),
+        costs=tuple([values.item(slot) for values in terms.values() for slot in chosen]),
     )
+
+
+def best_hit_tokens(decision: Routed) -> int:
+    """The most that any worker holds that could have been chosen."""
+    hits = decision.hits
+    # Half the time of max().
+    best = int(hits.item(int(hits.argmax())))
+    return best if best <= decision.hit_tokens else int(hits[decision.eligible].max())
 
 
 def exclusions_of(decision: Decision, roster: Roster) -> tuple[RuledOut, ...]:

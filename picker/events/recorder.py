@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from picker.events.decided import NOTHING, Asked, Decided, Roster, Seen, kept_bytes
-from picker.events.record import NO_STAGES, Outcome, RuledOut, Stages
+from picker.events.decided import NOTHING, Asked, Decided, Moment, Roster, Seen, kept_bytes
+from picker.events.record import RuledOut
 from picker.events.ring import Ring
 from picker.events.settings import Events
 from picker.fleet.inflight import Booking
@@ -37,17 +36,8 @@ class Logged(Protocol):
     def details(self) -> str: ...  # noqa: D102
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When a request was there, when it was decided about (monotonic clock), and where the time between went."""
-
-    started_at: float
-    now: float
-    stages: Stages = NO_STAGES
-
-
 class Recorder:
-    """One picker's. Nothing is recorded where `ring` is 0. `wall` is Unix time.
+    """One picker's. Where `ring` is 0 nothing is kept, and listeners hear of decisions all the same. `wall`: Unix time.
 
     `on_decided` are told of each decision at once, `on_ended` once its request has ended: in the request's own time.
     """
@@ -56,10 +46,10 @@ class Recorder:
         self, settings: Events, process: str, known_names: Iterable[str] = (), wall: Callable[[], float] = time.time
     ):
         self.ring = Ring(settings.ring, settings.ring_bytes)
-        self.is_on = settings.ring > 0
         self.process = process
         self.on_decided: list[Listener] = []
         self.on_ended: list[Listener] = []
+        self._keeps = settings.ring > 0
         self._known_names = frozenset((*settings.tenants, *known_names))
         self._wall = wall
         self._number = 0
@@ -67,6 +57,11 @@ class Recorder:
 
     def __repr__(self) -> str:
         return f"<Recorder {self.ring!r}, {len(self._open)} open>"
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody wants to know."""
+        return self._keeps or bool(self.on_decided or self.on_ended)
 
     def routed(
         self,
@@ -77,16 +72,16 @@ class Recorder:
         roster: Roster,
         ties: int,
         moment: Moment,
+        done_at: float,
         seen: Seen | None = None,
     ) -> Decided:
         """A request was placed."""
-        decided = self._decided("route", "", 0, asked, about, decision, roster, moment, ties)
-        decided.seen, decided.chosen = seen, roster.get(decision.slots[0])
+        decided = self.imagined("route", "", 0, asked, about, decision, roster, moment, ties)
+        decided.done_at, decided.seen = done_at, seen
+        decided.chosen = roster.get(decision.slots[0])
         decided.size = kept_bytes(about, decision)
         self._open[booking] = decided
-        self.ring.add(decided)
-        for tell in self.on_decided:
-            tell(decided)
+        self._note(decided)
         return decided
 
     def refused(
@@ -102,21 +97,23 @@ class Recorder:
         seen: Seen | None = None,
     ) -> None:
         """A request was refused; without `about` before its body was understood."""
-        decided = self._decided("refuse", reason, status, asked, about, None, roster, moment, ties)
+        decided = self.imagined("refuse", reason, status, asked, about, None, roster, moment, ties)
         decided.ruled_out, decided.seen = ruled_out, seen
-        decided.learn(end="refused", status=status)
+        decided.end, decided.answer = "refused", status
+        self._note(decided)
         self._end(decided)
 
     def passed(self, reason: str, moment: Moment) -> None:
         """A request was left to Envoy's own choice."""
-        decided = self._decided("pass", reason, 0, NOTHING, None, None, {}, moment, 0)
-        decided.learn(end="passed")
+        decided = self.imagined("pass", reason, 0, NOTHING, None, None, {}, moment, 0)
+        decided.end = "passed"
+        self._note(decided)
         self._end(decided)
 
     def first_byte(self, booking: Booking, status: int, served: str, now: float) -> None:
         """A worker has begun to answer."""
         if decided := self._open.get(booking):
-            decided.learn(status=status, served=served, first_byte_s=round(now - decided.decided_at, 6))
+            decided.answer, decided.served, decided.first_byte_at = status, served, now
 
     def told(self, booking: Booking, prompt_tokens: int, cached_tokens: int | None, output_tokens: int) -> None:
         """A response has told what it took."""
@@ -126,26 +123,26 @@ class Recorder:
     def released(self, booking: Booking, now: float) -> None:
         """The exchange is over."""
         if decided := self._open.pop(booking, None):
-            decided.learn(end=_end_of(decided.status_told), duration_s=round(now - decided.decided_at, 6))
-            for tell in self.on_ended:
-                tell(decided)
+            decided.end, decided.ended_at = _end_of(decided.answer), now
+            self._end(decided)
 
     def logged(self, exchange: Logged) -> None:
         """Envoy has logged an exchange, some time after it was over."""
         for decided in self.ring.find_request(exchange.request_id):
-            if decided.verdict == "route" and not decided.outcome.details:
-                decided.learn(**_completed(decided.outcome, exchange))
+            if decided.verdict == "route" and not decided.is_logged:
+                _complete(decided, exchange)
                 return
 
-    def _decided(self, *arguments: Any) -> Decided:
+    def _note(self, decided: Decided) -> None:
         self._number += 1
-        decided = self.imagined(*arguments)
         decided.number = self._number
-        return decided
+        if self._keeps:
+            self.ring.add(decided)
+        for tell in self.on_decided:
+            tell(decided)
 
     def _end(self, decided: Decided) -> None:
-        self.ring.add(decided)
-        for tell in (*self.on_decided, *self.on_ended):
+        for tell in self.on_ended:
             tell(decided)
 
     def imagined(
@@ -162,33 +159,19 @@ class Recorder:
     ) -> Decided:
         """A decision that is in no ring, and that nobody is told of."""
         return Decided(
-            number=0,
-            process=self.process,
-            at=self._wall(),
-            started_at=moment.started_at,
-            decided_at=moment.now,
-            verdict=verdict,
-            reason=reason,
-            status=status,
-            asked=asked,
-            about=about,
-            decision=decision,
-            roster=roster,
-            known_names=self._known_names,
-            stages=moment.stages,
-            ties=ties,
-        )
+            0, self.process, self._wall(), moment, verdict, reason, status, asked, about, decision, roster,
+            self._known_names, ties,
+        )  # fmt: skip
 
 
-def _completed(outcome: Outcome, logged: Logged) -> dict[str, Any]:
-    is_failed = logged.status >= 500 or logged.is_broken
-    return {
-        "end": "cancelled" if logged.is_cancelled else "failed" if is_failed else outcome.end,
-        "status": logged.status or outcome.status,
-        "served": logged.served or outcome.served,
-        "attempts": logged.attempts,
-        "details": logged.details or "logged",
-    }
+def _complete(decided: Decided, logged: Logged) -> None:
+    if logged.is_cancelled:
+        decided.end = "cancelled"
+    elif logged.status >= 500 or logged.is_broken:
+        decided.end = "failed"
+    decided.answer = logged.status or decided.answer
+    decided.served = logged.served or decided.served
+    decided.learn(attempts=logged.attempts, details=logged.details or "logged")
 
 
 def _end_of(status: int) -> str:

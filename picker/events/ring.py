@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from picker.events.decided import Decided
 from picker.events.record import identifier
 
+_MOST_TRIES = 16
+"""Of one request id that are found by it, the last ones: clients may send the same one for ever."""
+
 
 class Ring:
     """Holds the last `capacity` decisions; of older ones among them, beyond `full_bytes`, the record only."""
@@ -15,10 +18,11 @@ class Ring:
     def __init__(self, capacity: int, full_bytes: int):
         self._capacity = capacity
         self._full_bytes = full_bytes
+        self._size_to_keep = full_bytes // max(1, capacity)
         self._all: deque[Decided] = deque()
         self._full: deque[Decided] = deque()
         self._bytes = 0
-        self._by_request: dict[str, list[Decided]] = {}
+        self._by_request: dict[str, tuple[Decided, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -36,8 +40,11 @@ class Ring:
         self._all.append(decided)
         self._full.append(decided)
         self._bytes += decided.size
+        if decided.size > self._size_to_keep:
+            # Later its arrays are in no cache of the processor any more, and it takes four times as long.
+            decided.shorten()
         if request_id := decided.asked.terms.request_id:
-            self._by_request.setdefault(request_id, []).append(decided)
+            self._by_request[request_id] = (*self._by_request.get(request_id, ()), decided)[-_MOST_TRIES:]
         if len(self._all) > self._capacity:
             self._forget(self._all.popleft())
         while self._bytes > self._full_bytes and len(self._full) > 1:
@@ -51,7 +58,7 @@ class Ring:
 
     def find_request(self, request_id: str) -> list[Decided]:
         """Those with this request id, as the client or Envoy wrote it."""
-        return self._by_request.get(request_id, [])[:]
+        return list(self._by_request.get(request_id, ()))
 
     def newest(self) -> Iterator[Decided]:
         """All of them, the newest first."""
@@ -61,9 +68,11 @@ class Ring:
         if self._full and self._full[0] is decided:
             self._bytes -= self._full.popleft().size
         request_id = decided.asked.terms.request_id
-        if entries := self._by_request.get(request_id):
-            entries.remove(decided)
-            if not entries:
+        entries = self._by_request.get(request_id, ())
+        if entries and entries[0] is decided:
+            if len(entries) > 1:
+                self._by_request[request_id] = entries[1:]
+            else:
                 del self._by_request[request_id]
 
 

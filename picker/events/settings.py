@@ -12,7 +12,7 @@ Positive = Annotated[int, msgspec.Meta(gt=0)]
 class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where decisions are recorded, and how many are kept.
 
-    ring: decisions kept in memory, for `picker explain` and `picker tail`; 0 keeps none and records nothing.
+    ring: decisions kept in memory, for `picker explain` and `picker tail`; 0 keeps none.
     ring_bytes: memory of those of which all is kept; of older ones the chosen workers are, and nothing of the others.
     file: JSON lines are written to this file; "-" is standard output.
     file_bytes, files: a file that is so large is set aside as FILE.1 (FILE.1 as FILE.2, ...); so many are kept.

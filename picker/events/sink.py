@@ -143,7 +143,7 @@ class Sink:
         decided.seen = None
 
     def _end(self, decided: Decided) -> None:
-        if decided.outcome.end == "answered" and not self._is_sampled(decided.number):
+        if decided.end == "answered" and not self._is_sampled(decided.number):
             return
         if len(self._ended) >= self._settings.queue:
             self.dropped += 1

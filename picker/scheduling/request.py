@@ -18,7 +18,7 @@ class OtherRole:
     values: frozenset[str]
 
 
-class SchedulingRequest(msgspec.Struct, frozen=True):
+class SchedulingRequest(msgspec.Struct, frozen=True, gc=False):
     """A request, reduced to what bears on its placement.
 
     `model` is None where the client named none (a GET, an unknown path): any worker will do. `chain` holds the

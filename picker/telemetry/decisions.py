@@ -1,16 +1,22 @@
 """Decisions as metrics: who asked for what, where it went, where the time went, and how it ended.
 
-Label values are names that we know (served models, tenants and objectives of the configuration) and `other`.
+Label values are names that we know (served models, tenants and objectives of the configuration) and `other`. What is
+decided is only put aside at first: many together are counted for a fraction of what they cost one by one.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter as Counts
-from collections.abc import Container, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
-from picker.events.decided import Decided, is_served
+from picker.events.decided import Decided, Roster, best_hit_tokens, is_served
 from picker.events.recorder import Recorder
 from picker.scheduling.decision import Routed
 from picker.telemetry.labels import OTHER
@@ -21,15 +27,33 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 
 _MOST = 1000
 _MOST_MODELS = 100
 _MOST_NAMES = 2000
+_AT_ONCE = 64
+"""Counted together: enough that it is cheap, so few that the event loop is held for a fraction of a millisecond."""
+
+T = TypeVar("T")
 
 
-class DecisionMetrics:
+class _New(NamedTuple):
+    """A decision, and of it what the ring may have let go of by the time it is counted."""
+
+    decided: Decided
+    model: str
+    roster: Roster
+    decision: Routed | None
+
+
+class DecisionMetrics(Collector):
     """Listens to a recorder. `running` are the requests that are placed and not ended, by model."""
 
     def __init__(self, registry: CollectorRegistry, recorder: Recorder, most_workers: int = _MOST):
+        # Before the metrics themselves, so that a scrape comes here first.
+        registry.register(self)
         self.running: Counts[str] = Counts()
         self._names: dict[str, str] = {}
         self._roster: object = None
+        self._new: list[_New] = []
+        self._over: list[Decided] = []
+        self._counting = threading.Lock()
 
         def counter(name: str, text: str, *labels: str, most: int = _MOST) -> CounterTally:
             return CounterTally(registry, f"picker_{name}", text, labels, most)
@@ -55,10 +79,29 @@ class DecisionMetrics:
         recorder.on_decided.append(self._decided)
         recorder.on_ended.append(self._end)
 
+    def describe(self) -> Iterable[Metric]:
+        """Of prometheus_client: no metrics but those that are registered by themselves."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Of prometheus_client: what was put aside is counted now."""
+        self.count()
+        return ()
+
+    def count(self) -> None:
+        """Counts what was put aside. A scrape's thread may be at it already: then that does it, and nobody waits."""
+        if self._counting.acquire(blocking=False):
+            try:
+                self._count_new(_taken(self._new))
+                self._count_over(_taken(self._over))
+            finally:
+                self._counting.release()
+
     def keep(self, workers: Container[str]) -> None:
         """These are the workers that there are: what was counted of others goes when there is no more room."""
-        for counter in (self._picks, self._elsewhere):
-            counter.keep(workers)
+        with self._counting:
+            for counter in (self._picks, self._elsewhere):
+                counter.keep(workers)
 
     def routed(self) -> dict[str, float]:
         """Requests that were placed, by model."""
@@ -68,65 +111,95 @@ class DecisionMetrics:
         return dict(found)
 
     def _decided(self, decided: Decided) -> None:
-        asked = self._asked(decided)
-        decision, stages = decided.decision, decided.stages
-        self._stages.add("read", stages.read_s)
-        self._stages.add("prompt", stages.prompt_s)
-        if stages.queue_s:
-            self._stages.add("queue", stages.queue_s)
-        if decided.verdict == "refuse":
-            self._refused.add((*asked, decided.reason))
-        elif decision is not None:
-            self._stages.add("decide", stages.decide_s)
-            self.running[asked[0]] += 1
-            self._routed.add(asked)
-            self._picks.add((decided.chosen.worker if decided.chosen else OTHER,))
-            self._hits(asked[0], decided, decision)
-
-    def _hits(self, model: str, decided: Decided, decision: Routed) -> None:
-        if decided.about and decided.about.chain and decision.hits.max() > decision.hit_tokens:
-            forgone = int(decision.hits[decision.eligible].max()) - decision.hit_tokens
-            if forgone > 0:
-                self._lost_hits.add((model,), forgone)
-        loads = decision.terms.get("adapter")
-        if loads is not None and loads[decision.slots[0]]:
-            self._adapter_loads.add((model,))
+        about = decided.about
+        self._new.append(_New(decided, (about.model if about else "") or "", decided.roster, decided.decision))
+        if len(self._new) >= _AT_ONCE:
+            self.count()
 
     def _end(self, decided: Decided) -> None:
-        facts = decided.chosen
-        if decided.verdict != "route":
-            return
-        model, outcome = self._model(decided), decided.outcome
-        self.running[model] -= 1
-        self._ended.add((outcome.end, facts.gpu if facts else OTHER, facts.version if facts else OTHER))
-        trace = decided.trace_id
-        if outcome.first_byte_s is not None:
-            self._first_byte.add(model, outcome.first_byte_s, trace)
-        if outcome.duration_s is not None:
-            self._duration.add(model, outcome.duration_s, trace)
-        if facts and outcome.served not in ("", facts.endpoint):
-            self._elsewhere.add((facts.worker,))
+        if decided.verdict == "route":
+            self._over.append(decided)
+            if len(self._over) >= _AT_ONCE:
+                self.count()
 
-    def _asked(self, decided: Decided) -> tuple[str, str, str]:
-        """Model, tenant and objective, as labels."""
-        terms, known = decided.asked.terms, decided.known_names
-        tenant = terms.tenant if terms.tenant in known else OTHER if terms.tenant else ""
-        objective = terms.objective if terms.objective in known else OTHER if terms.objective else ""
-        return self._model(decided), tenant, objective
+    def _count_new(self, found: Sequence[_New]) -> None:
+        self._count_stages([each.decided for each in found])
+        for each in found:
+            each.decided.label = self._model(each)
+        refused = [each.decided for each in found if each.decided.verdict == "refuse"]
+        self._refused.add_each((*_asked(decided), decided.reason) for decided in refused)
+        placed = [each.decided for each in found if each.decision]
+        self._routed.add_each(map(_asked, placed))
+        self.running.update(decided.label for decided in placed)
+        self._picks.add_each((decided.chosen.worker if decided.chosen else OTHER,) for decided in placed)
+        for each in found:
+            if each.decision:
+                self._count_hits(each.decided.label, each.decision)
 
-    def _model(self, decided: Decided) -> str:
-        if decided.model_label is None:
-            decided.model_label = self._model_of(decided)
-        return decided.model_label
+    def _count_stages(self, found: Sequence[Decided]) -> None:
+        moments = [decided.moment for decided in found if decided.moment.known_at]
+        self._stages.add_each("read", [when.read_at - when.started_at for when in moments])
+        self._stages.add_each("prompt", [when.known_at - when.read_at for when in moments])
+        self._stages.add_each("queue", [when.now - when.known_at for when in moments if when.now > when.known_at])
+        self._stages.add_each("decide", [each.done_at - each.moment.now for each in found if each.done_at])
 
-    def _model_of(self, decided: Decided) -> str:
-        name = (decided.about.model if decided.about else "") or ""
-        if decided.roster is not self._roster:
-            self._roster, self._names = decided.roster, {}
+    def _count_hits(self, model: str, decision: Routed) -> None:
+        if (forgone := best_hit_tokens(decision) - decision.hit_tokens) > 0:
+            self._lost_hits.add((model,), forgone)
+        loads = decision.terms.get("adapter")
+        if loads is not None and loads.item(decision.slots[0]):
+            self._adapter_loads.add((model,))
+
+    def _count_over(self, found: Sequence[Decided]) -> None:
+        self.running.subtract(decided.label for decided in found)
+        self._ended.add_each(map(_ended_as, found))
+        by_model: defaultdict[str, list[Decided]] = defaultdict(list)
+        for decided in found:
+            by_model[decided.label].append(decided)
+            if decided.chosen and decided.served not in ("", decided.chosen.endpoint):
+                self._elsewhere.add((decided.chosen.worker,))
+        for model, those in by_model.items():
+            _count_times(self._first_byte, model, [(each, each.first_byte_at) for each in those])
+            _count_times(self._duration, model, [(each, each.ended_at) for each in those])
+
+    def _model(self, each: _New) -> str:
+        name, roster = each.model, each.roster
+        if roster is not self._roster:
+            self._roster, self._names = roster, {}
         label = self._names.get(name)
         if label is None:
-            label = name if not name or is_served(name, decided.roster) else OTHER
+            label = name if not name or is_served(name, roster) else OTHER
             # Clients name what nobody serves, in any number.
             if len(self._names) < _MOST_NAMES:
                 self._names[name] = label
         return label
+
+
+def _taken(waiting: list[T]) -> list[T]:
+    """All of a list to which another thread may be adding."""
+    taken = waiting[:]
+    del waiting[: len(taken)]
+    return taken
+
+
+def _asked(decided: Decided) -> tuple[str, str, str]:
+    """Model, tenant and objective, as labels."""
+    terms, known = decided.asked.terms, decided.known_names
+    tenant = terms.tenant if terms.tenant in known else OTHER if terms.tenant else ""
+    objective = terms.objective if terms.objective in known else OTHER if terms.objective else ""
+    return decided.label, tenant, objective
+
+
+def _ended_as(decided: Decided) -> tuple[str, str, str]:
+    """How it ended, and on what kind of worker, as labels."""
+    facts = decided.chosen
+    return decided.end, facts.gpu if facts else OTHER, facts.version if facts else OTHER
+
+
+def _count_times(histogram: HistogramTally, model: str, found: Iterable[tuple[Decided, float | None]]) -> None:
+    """Since the decisions."""
+    values = [(decided, at - decided.moment.now) for decided, at in found if at is not None]
+    histogram.add_each(model, [seconds for _, seconds in values])
+    for decided, seconds in values:
+        if trace := decided.trace_id:
+            histogram.exemplify(model, seconds, trace)

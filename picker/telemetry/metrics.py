@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from picker.prompts.reader import Rung
 from picker.telemetry.http_server import Answer, Asked, serve
-from picker.telemetry.labels import OTHER
+from picker.telemetry.tallies import CounterTally, HistogramTally
 from picker.transport.errors import Reason
 
 # A `_created` series beside each counter doubles what is scraped and stored.
@@ -24,9 +24,10 @@ ModelReadings = Mapping[str, tuple[str, Mapping[str, float]]]
 """Gauge name -> (help, model or class -> value)."""
 
 _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-_ANSWER_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_WAIT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _LAG_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _MOST_MODELS = 100
+_ROUTED = ("route", "")
 
 
 class Metrics:
@@ -36,10 +37,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._lines: list[Callable[[], Iterable[str]]] = []
         ProcessCollector(registry=self.registry)
-        self._requests = self._counter("requests", "Requests by verdict and reason.", "verdict", "reason")
-        self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of routed requests.", "model")
-        self._hit_tokens = self._counter("predicted_hit_tokens", "Of them, cached on the picked worker.", "model")
-        self._rungs = self._counter("prefix_rung", "Routed requests by how their prefix was known.", "rung")
+        self._requests = self._tally("requests", "Requests by verdict and reason.", "verdict", "reason")
+        self._prompt_tokens = self._tally("prompt_tokens", "Prompt tokens of routed requests.", "model")
+        self._hit_tokens = self._tally("predicted_hit_tokens", "Of them, cached on the picked worker.", "model")
+        self._rungs = self._tally("prefix_rung", "Routed requests by how their prefix was known.", "rung")
         self._ignored = self._counter("ignored_messages", "ext_proc messages that meant nothing.", "event", "state")
         self._responses = self._counter("responses", "Envoy's access log: responses by status class.", "class")
         misdeeds = self._counter("peer_misdeeds", "What peers of the http2 transport did that has a limit.", "reason")
@@ -48,63 +49,54 @@ class Metrics:
         self.unknown_objectives = self._counter("unknown_objectives", "Requests whose objective names no class.")
         self._waited = Histogram(
             "picker_queue_wait_seconds", "How long requests waited that had to.", ("class",), registry=self.registry,
-            buckets=_ANSWER_SECONDS,
+            buckets=_WAIT_SECONDS,
         )  # fmt: skip
         self.retried = self._counter("retried_requests", "Requests that Envoy tried on more than one worker.")
         self.broken = self._counter("broken_responses", "Responses that ended in the middle, because their worker did.")
         self.not_honoured = self._counter("picks_not_honoured", "First attempts served by somebody else than picked.")
-        self.pick_seconds = Histogram(
-            "picker_pick_seconds", "Time from a request's last byte to its verdict.", registry=self.registry,
-            buckets=_SECONDS,
-        )  # fmt: skip
-        self.answer_seconds = Histogram(
-            "picker_answer_seconds", "Time from a pick to the head of its response.", registry=self.registry,
-            buckets=_ANSWER_SECONDS,
-        )  # fmt: skip
+        text = "Time from a request's last byte to its verdict."
+        self.pick_seconds = HistogramTally(self.registry, "picker_pick_seconds", text, "", _SECONDS)
         self.loop_lag_seconds = Histogram(
             "picker_event_loop_lag_seconds", "How late the event loop came to what was due.", registry=self.registry,
             buckets=_LAG_SECONDS,
         )  # fmt: skip
-        self._rung = {rung: self._rungs.labels(rung.value) for rung in Rung}
+        for rung in Rung:
+            self._rungs.add((rung.value,), 0)
         classes = {0: "none"} | {first: f"{first}xx" for first in range(1, 6)}
         self._response_class = {first: self._responses.labels(name) for first, name in classes.items()}
-        self._routed = self._requests.labels("route", "")
-        self._tokens: dict[str, tuple[Counter, Counter]] = {}
+        self._requests.add(_ROUTED, 0)
         usages = self._counter("usage", "Responses that passed through by what they told of tokens.", "result")
         self._usage_read, self.usage_missing, self.usage_unreadable = (
             usages.labels(result) for result in ("read", "missing", "unreadable")
         )
-        self._told_cached = self._counter("told_cached_tokens", "Cached prompt tokens, as responses tell.", "model")
-        self._told_predicted = self._counter("told_predicted_tokens", "Those predicted for these requests.", "model")
+        self._told_cached = self._tally("told_cached_tokens", "Cached prompt tokens, as responses tell.", "model")
+        self._told_predicted = self._tally("told_predicted_tokens", "Those predicted for these requests.", "model")
 
     def verdicts(self) -> dict[tuple[str, str], float]:
         """Requests since the start, by verdict and reason."""
-        samples = next(iter(self._requests.collect())).samples
-        return {(each.labels["verdict"], each.labels["reason"]): each.value for each in samples}
+        return {(verdict, reason): count for (verdict, reason), count in self._requests.items()}
 
     def routed(self, model: str, prompt_tokens: int, hit_tokens: int, rung: Rung) -> None:
-        """A request was placed."""
-        self._routed.inc()
-        self._rung[rung].inc()
-        prompt, hit = self._tokens.get(model) or self._tokens_of(model)
-        prompt.inc(prompt_tokens)
-        hit.inc(hit_tokens)
+        """A request was placed. Only models that workers serve get here."""
+        self._requests.add(_ROUTED)
+        self._rungs.add((rung.value,))
+        self._prompt_tokens.add((model,), prompt_tokens)
+        self._hit_tokens.add((model,), hit_tokens)
 
     def used(self, model: str, prompt_tokens: int, cached_tokens: int | None, predicted_tokens: int) -> None:
         """A response has told what it took."""
         self._usage_read.inc()
         if cached_tokens is not None:
-            label = model if model in self._tokens else OTHER
-            self._told_cached.labels(label).inc(min(cached_tokens, prompt_tokens))
-            self._told_predicted.labels(label).inc(min(predicted_tokens, prompt_tokens))
+            self._told_cached.add((model,), min(cached_tokens, prompt_tokens))
+            self._told_predicted.add((model,), min(predicted_tokens, prompt_tokens))
 
     def passed(self, reason: str) -> None:
         """A request was left to Envoy's own choice."""
-        self._requests.labels("pass", reason).inc()
+        self._requests.add(("pass", reason))
 
     def refused(self, reason: str) -> None:
         """A request was refused."""
-        self._requests.labels("refuse", reason).inc()
+        self._requests.add(("refuse", reason))
 
     def waited(self, name: str, seconds: float) -> None:
         """A request of this class has left the queue."""
@@ -161,12 +153,9 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"picker_{name}", text, labels, registry=self.registry)
 
-    def _tokens_of(self, model: str) -> tuple[Counter, Counter]:
-        """Only models that workers serve get here, but a fleet with a thousand adapters is a thousand series."""
-        if len(self._tokens) >= _MOST_MODELS:
-            return self._prompt_tokens.labels(OTHER), self._hit_tokens.labels(OTHER)
-        self._tokens[model] = self._prompt_tokens.labels(model), self._hit_tokens.labels(model)
-        return self._tokens[model]
+    def _tally(self, name: str, text: str, *labels: str) -> CounterTally:
+        # A fleet with a thousand adapters is a thousand models.
+        return CounterTally(self.registry, f"picker_{name}", text, labels, _MOST_MODELS)
 
 
 class _Gauges(Collector):

@@ -101,7 +101,7 @@ class Tracing:
         assert span is not None
         stages, outcome = record.stages, record.outcome
         decided_at = record.at
-        began = decided_at - (decided.decided_at - decided.started_at)
+        began = decided_at - (decided.moment.now - decided.moment.started_at)
         ended = decided_at + (outcome.duration_s or stages.decide_s)
         is_error = outcome.end in ("failed", "refused")
         about = _attributes(record)

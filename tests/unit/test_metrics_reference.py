@@ -119,7 +119,8 @@ def test_a_tallied_histogram_reads_as_any_other_with_exemplars() -> None:
     metrics = Metrics()
     histogram = HistogramTally(metrics.registry, "picker_x_seconds", "X.", "model", (0.1, 1.0), most=2)
     for model, value in (("m", 0.05), ("m", 0.1), ("m", 0.5), ("m", 7.0), ("n", 0.2), ("o", 0.2), ("p", 0.2)):
-        histogram.add(model, value, trace="abc" if value == 0.5 else "")
+        histogram.add(model, value)
+    histogram.exemplify("m", 0.5, "abc")
     text = metrics.exposition("application/openmetrics-text")[0].decode()
     lines = [line for line in text.splitlines() if line.startswith("picker_x_seconds") and '"m"' in line]
     assert lines[0] == 'picker_x_seconds_bucket{le="0.1",model="m"} 2.0'

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from picker.config import Config
+from picker.events.decided import Moment
 from picker.events.files import LineFile
 from picker.events.record import Record
-from picker.events.recorder import Moment, Recorder
+from picker.events.recorder import Recorder
 from picker.events.settings import Events
 from picker.events.sink import Sink
 from picker.supervisor import config_of

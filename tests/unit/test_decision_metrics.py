@@ -1,0 +1,78 @@
+"""Decisions as metrics: all of them are counted, though many at a time, and whatever the ring keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from picker.telemetry.decisions import DecisionMetrics
+from picker.telemetry.metrics import Metrics
+from tests.unit.fleets import Load, fleet
+from tests.unit.test_recorder import Rig
+
+
+class Counted(Rig):
+    """A picker whose decisions are counted."""
+
+    def __init__(self, **events: Any):
+        super().__init__(fleet(3), **events)
+        self.metrics = Metrics()
+        self.counted = DecisionMetrics(self.metrics.registry, self.recorder)
+
+    async def answer(self, count: int, **request: str) -> None:
+        """So many requests, each answered."""
+        for number in range(count):
+            answer = await self.pick(f"r{number}", **request)
+            self.picker.first_byte(answer.placement, 200, answer.endpoints[0])
+            self.picker.release(answer.placement)
+
+    def scrape(self, name: str) -> dict[tuple[str, ...], float]:
+        """Sums of a metric's samples, by their label values."""
+        found = {}
+        for family in self.metrics.registry.collect():
+            for sample in family.samples:
+                if sample.name == name:
+                    found[tuple(sample.labels.values())] = sample.value
+        return found
+
+
+@pytest.mark.parametrize("events", [{}, {"ring": 0}, {"ring_bytes": 1}, {"ring": 1}], ids=str)
+@pytest.mark.parametrize("count", [1, 70])
+async def test_each_decision_counts_whatever_the_ring_keeps(events: dict[str, int], count: int) -> None:
+    rig = Counted(**events)
+    await rig.answer(count, x_llm_d_inference_fairness_id="acme")
+    await rig.pick(model="sk-secret")
+    rig.picker.close()
+    assert rig.scrape("picker_routed_requests_total") == {("llama", "acme", ""): count}
+    assert rig.scrape("picker_refused_requests_total") == {("other", "", "", "unknown-model"): 1}
+    assert sum(rig.scrape("picker_worker_picks_total").values()) == count
+    assert rig.scrape("picker_ended_requests_total") == {("answered", "", "0.32.0"): count}
+    assert rig.scrape("picker_first_byte_seconds_count") == {("llama",): count}
+    assert rig.scrape("picker_request_seconds_count") == {("llama",): count}
+    stages = rig.scrape("picker_stage_seconds_count")
+    assert stages == {("read",): count + 1, ("prompt",): count + 1, ("decide",): count}
+    assert rig.counted.running["llama"] == 0
+
+
+async def test_what_is_under_way_counts_as_running() -> None:
+    rig = Counted()
+    placements = [(await rig.pick(f"r{number}")).placement for number in range(3)]
+    rig.counted.count()
+    assert rig.counted.running["llama"] == 3
+    for placement in placements:
+        rig.picker.release(placement)
+    rig.picker.close()
+    rig.counted.count()
+    assert rig.counted.running["llama"] == 0
+
+
+async def test_hits_that_another_worker_had_are_counted() -> None:
+    rig = Counted()
+    first = (await rig.pick()).placement
+    rig.view.update_load(first.booking.slot, Load(1, running=500, waiting=500), now=0.0)
+    second = (await rig.pick("r2")).placement
+    rig.picker.close()
+    assert first.booking.slot != second.booking.slot
+    held = int(second.decision.hits[first.booking.slot])
+    assert rig.scrape("picker_hit_tokens_forgone_total") == {("llama",): held} and held > 0
