@@ -7,6 +7,7 @@ is asked: the next decision must see it. So `dispatch` is an iterator.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +18,9 @@ from picker.admission.lane import Lane
 from picker.admission.pace import Pace, retry_after_s
 from picker.admission.refusals import Cause, Turned
 from picker.admission.room import WorkerRoom
+from picker.admission.round import Round
 from picker.admission.settings import AdmissionSettings, ClassSettings
+from picker.admission.usage import Usage
 from picker.admission.waiting import WaitingRoom
 from picker.fleet.view import View
 from picker.scheduling.decision import Decision, Reason, Refused, Routed
@@ -65,6 +68,7 @@ class Admission:
     ):
         self.classes = ranked(settings)
         self.waiting = WaitingRoom([each.share for each in self.classes], self._weight)
+        self.usage = Usage(self._weight)
         self.pace = Pace()
         self.gate = ColdGate(settings.gate)
         self.is_draining = False
@@ -85,8 +89,10 @@ class Admission:
         if self.waiting.is_first(entry.rank, entry.lane):
             decision, prefill = self._decide(entry.request, now)
             verdict = self._judge(entry, decision, prefill, now)
+            if isinstance(verdict, Admitted):
+                self._admit(entry, verdict, now)
             if verdict is not None:
-                return self._noted(entry, verdict)
+                return verdict
         turned = self._turned_away(entry, decision, now)
         if turned is not None:
             return turned
@@ -112,26 +118,14 @@ class Admission:
         for late in self.waiting.expired(now):
             self.pace.ended(False)
             yield late, self._expired(late, now)
-        passed_over: dict[Lane, set[int]] = {}
-        missed: list[tuple[Lane, Entry]] = []
-        misses: dict[tuple[Lane, int], int] = {}
-        try:
-            while turn := self.waiting.next_lane(passed_over):
-                lane, rank = turn
-                entry = lane.take(rank)
-                assert entry is not None
+        with closing(Round(self.waiting, self._settings.scan)) as looked_at:
+            for lane, entry in looked_at:
                 verdict = self._look(entry, now)
-                if verdict is not None:
-                    self._end(lane, entry, verdict)
+                if verdict is None:
+                    looked_at.pass_over(lane, entry)
+                else:
+                    self._end(lane, entry, verdict, now)
                     yield entry, verdict
-                    continue
-                missed.append((lane, entry))
-                misses[turn] = misses.get(turn, 0) + 1
-                if misses[turn] >= self._settings.scan:
-                    passed_over.setdefault(lane, set()).add(rank)
-        finally:
-            for lane, entry in missed:
-                lane.put_back(entry)
 
     def leave(self, entry: Entry) -> None:
         """The client has gone. What waits no longer is none of our business."""
@@ -154,7 +148,7 @@ class Admission:
     # Whether it may go.
 
     def _look(self, entry: Entry, now: float) -> Verdict | None:
-        if entry.target >= 0 and now < entry.decide_after and not self._room.is_at(entry.target, now):
+        if entry.target >= 0 and now < entry.decide_after and not self._has_room(entry, entry.target, now):
             return None
         try:
             return self._judge(entry, *self._decide(entry.request, now), now)
@@ -166,7 +160,7 @@ class Admission:
         if isinstance(decision, Refused):
             return None if self._waits_for(entry, decision) else decision
         first = prefill or decision
-        if not self._room.is_at(first.slots[0], now):
+        if not self._has_room(entry, first.slots[0], now):
             elsewhere = None if prefill else self._detour(decision, entry, now)
             if elsewhere is None:
                 entry.target, entry.decide_after = first.slots[0], now + _LOOK_AGAIN_S
@@ -176,9 +170,13 @@ class Admission:
         late = self._late(entry, slot, first.work_s, now) if entry.first_token_by < NEVER else None
         return late or Admitted(decision, prefill)
 
+    def _has_room(self, entry: Entry, slot: int, now: float) -> bool:
+        share = 1 - self._settings.room.kept if self.usage.is_ahead(entry.tenant) else 1.0
+        return self._room.is_at(slot, now, share)
+
     def _detour(self, decision: Routed, entry: Entry, now: float) -> Routed | None:
         most_s = self._settings.detour_s
-        has_room = partial(self._room.is_at, now=now)
+        has_room = partial(self._has_room, entry, now=now)
         return detour(decision, entry.tokens, most_s, has_room, self._view, self._model) if most_s else None
 
     def _late(self, entry: Entry, slot: int, work_s: float, now: float) -> Turned | None:
@@ -200,20 +198,17 @@ class Admission:
             return self.classes[entry.rank].wait_for_workers_s > 0
         return refused.reason is Reason.FULL
 
-    def _noted(self, entry: Entry, verdict: Verdict) -> Verdict:
-        if isinstance(verdict, Admitted):
-            self.gate.placed(entry.request.chain)
-        return verdict
-
-    def _end(self, lane: Lane, entry: Entry, verdict: Verdict) -> None:
+    def _end(self, lane: Lane, entry: Entry, verdict: Verdict, now: float) -> None:
         self.pace.ended(isinstance(verdict, Admitted))
-        if not isinstance(verdict, Admitted):
+        if isinstance(verdict, Admitted):
+            self.waiting.served(lane, entry, _cost(entry, verdict))
+            self._admit(entry, verdict, now)
+        else:
             self.waiting.dropped(lane, entry)
-            return
-        hit_tokens = (verdict.prefill or verdict.decision).hit_tokens
-        cost = entry.request.prompt_tokens - hit_tokens + entry.request.expected_output_tokens
-        self.waiting.served(lane, entry, cost)
-        entry.cost = cost
+
+    def _admit(self, entry: Entry, admitted: Admitted, now: float) -> None:
+        entry.cost = _cost(entry, admitted)
+        self.usage.served(entry.tenant, entry.cost, now)
         self.gate.placed(entry.request.chain)
 
     # Whether it may wait.
@@ -290,6 +285,12 @@ class Admission:
 
     def _weight(self, tenant: str | int) -> float:
         return self._settings.tenants.get(tenant, 1.0) if isinstance(tenant, str) else 1.0
+
+
+def _cost(entry: Entry, admitted: Admitted) -> float:
+    """Tokens that are computed for it, as far as is known."""
+    hit_tokens = (admitted.prefill or admitted.decision).hit_tokens
+    return entry.request.prompt_tokens - hit_tokens + entry.request.expected_output_tokens
 
 
 def ranked(settings: AdmissionSettings) -> list[ClassSettings]:

@@ -93,6 +93,11 @@ class FairQueue:
             return entry
         return None
 
+    def skip(self, tenant: str | int) -> None:
+        """This tenant is not to be taken from, until what was taken is put back."""
+        self._stamps += 1
+        self._flows[tenant].stamp = self._stamps
+
     def serve(self, entry: Entry, cost: float) -> None:
         """What was taken is served, and costs so many tokens."""
         self.charge(entry.tenant, cost - entry.cost)

@@ -54,6 +54,10 @@ class Lane:
         """See `FairQueue.take`."""
         return self._queues[rank].take()
 
+    def skip(self, entry: Entry) -> None:
+        """See `FairQueue.skip`."""
+        self._queues[entry.rank].skip(entry.tenant)
+
     def put_back(self, entry: Entry) -> None:
         """See `FairQueue.put_back`."""
         self._queues[entry.rank].put_back(entry)

@@ -28,19 +28,24 @@ class WorkerRoom:
     def __repr__(self) -> str:
         return f"<WorkerRoom up to {self._most_s:.2f} s of prefill>"
 
-    def is_at(self, slot: int, now: float) -> bool:
-        """Whether this worker has room; one that is gone counts as free, so that somebody looks for another."""
+    def is_at(self, slot: int, now: float, share: float = 1.0) -> bool:
+        """Whether this worker has room, for one who may use up only this share of it.
+
+        One that is gone counts as free, so that somebody looks for another.
+        """
         view = self._view
         if not view.known[slot]:
             return True
         # While Redis is away what workers said last is no reason to wait: it would be one for ever.
-        if view.is_live and view.kv_expected(slot) >= self._most_kv:
+        if view.is_live and view.kv_expected(slot) >= self._most_kv * share:
             return False
         books = view.inflight
         owed_s = books.prefill_s.item(slot) + books.others.prefill_s.item(slot)
-        if owed_s > self._most_s and (self._shows_first_tokens(slot) or view.waiting.item(slot)):
+        if owed_s > self._most_s * share and (self._shows_first_tokens(slot) or view.waiting.item(slot)):
             return False
-        return self._tpot_s is None or not books.requests.item(slot) or self._step_s(slot, now) <= self._tpot_s
+        if self._tpot_s is None or not books.requests.item(slot):
+            return True
+        return self._step_s(slot, now) <= self._tpot_s * share
 
     def _step_s(self, slot: int, now: float) -> float:
         """Between two tokens of a request there, as long as prefill goes on at this rate."""

@@ -62,11 +62,13 @@ class Room(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     simulation anything from 2,000 to 16,000 does as well.
     kv_used: and while running requests use no more than this share of its KV cache.
     tpot_s: and while the time between two tokens there is expected to be no more than this. None is no limit.
+    kept: this share of all that is kept for tenants who have been served less than the others.
     """
 
     tokens: Positive = 8192
     kv_used: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.95
     tpot_s: PositiveFloat | None = None
+    kept: Share = 0.02
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,7 +125,8 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     displace: where all places are taken, a request of a higher class takes that of one of a lower class.
     detour_s: a request whose best worker has no room goes to another that has, if that costs no more than so much more;
     0 lets it wait. Costs are the policy's, in seconds.
-    scan: how many requests whose worker has no room may be passed over for one whose worker has.
+    scan: how many requests whose worker has no room may be passed over for one whose worker has; they are shared among
+    the tenants that wait.
     room: when a worker has room.
     gate: for sessions whose cache is lost.
     quotas: rates for tenants and models, all of which must be kept. Where tenants are known by a header that clients
