@@ -104,7 +104,8 @@ def test_requests_whose_workers_are_busy_hide_nobody_elses_whose_worker_is_not()
     view.kv_used[slots[0]] = 1.0
     for _ in range(100):
         assert desk.arrive(asked("many", 0), 0.0) is None
-    assert desk.arrive(first := asked("few", 0), 0.0) is None
+    first = asked("few", 0)
+    assert desk.arrive(first, 0.0) is None
     # By what they have had it is the turn of each of the hundred before.
     desk.waiting.charge(first, 1e6)
     few = asked("few", 1)
