@@ -49,6 +49,8 @@ class Recorder:
         self.process = process
         self.on_decided: list[Listener] = []
         self.on_ended: list[Listener] = []
+        self.hears_log = False
+        """Whether Envoy's access log comes here."""
         self._keeps = settings.ring > 0
         self._known_names = frozenset((*settings.tenants, *known_names))
         self._wall = wall
@@ -128,6 +130,7 @@ class Recorder:
 
     def logged(self, exchange: Logged) -> None:
         """Envoy has logged an exchange, some time after it was over."""
+        self.hears_log = True
         for decided in self.ring.find_request(exchange.request_id):
             if decided.verdict == "route" and not decided.is_logged:
                 _complete(decided, exchange)

@@ -6,10 +6,12 @@ decided is only put aside at first: many together are counted for a fraction of 
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import Counter as Counts
-from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -29,6 +31,9 @@ _MOST_MODELS = 100
 _MOST_NAMES = 2000
 _AT_ONCE = 64
 """Counted together: enough that it is cheap, so few that the event loop is held for a fraction of a millisecond."""
+_LOG_WAIT_S = 2.0
+"""Only Envoy's access log, which comes in batches of a second, tells of a client that left in the middle."""
+_MOST_UNLOGGED = 10_000
 
 T = TypeVar("T")
 
@@ -53,6 +58,8 @@ class DecisionMetrics(Collector):
         self._roster: object = None
         self._new: list[_New] = []
         self._over: list[Decided] = []
+        self._unlogged: deque[Decided] = deque()
+        self._recorder = recorder
         self._counting = threading.Lock()
 
         def counter(name: str, text: str, *labels: str, most: int = _MOST) -> CounterTally:
@@ -93,7 +100,10 @@ class DecisionMetrics(Collector):
         if self._counting.acquire(blocking=False):
             try:
                 self._count_new(_taken(self._new))
-                self._count_over(_taken(self._over))
+                over = _taken(self._over)
+                self.running.subtract(decided.label for decided in over)
+                self._unlogged.extend(over)
+                self._count_over(list(self._known(time.monotonic())))
             finally:
                 self._counting.release()
 
@@ -121,6 +131,15 @@ class DecisionMetrics(Collector):
             self._over.append(decided)
             if len(self._over) >= _AT_ONCE:
                 self.count()
+
+    def _known(self, now: float) -> Iterator[Decided]:
+        """Those that have ended of which nothing more is to be heard."""
+        waiting = self._unlogged
+        waits_until = now - _LOG_WAIT_S if self._recorder.hears_log else math.inf
+        while waiting and (
+            waiting[0].is_logged or (waiting[0].ended_at or 0.0) <= waits_until or len(waiting) > _MOST_UNLOGGED
+        ):
+            yield waiting.popleft()
 
     def _count_new(self, found: Sequence[_New]) -> None:
         self._count_stages([each.decided for each in found])
@@ -151,7 +170,6 @@ class DecisionMetrics(Collector):
             self._adapter_loads.add((model,))
 
     def _count_over(self, found: Sequence[Decided]) -> None:
-        self.running.subtract(decided.label for decided in found)
         self._ended.add_each(map(_ended_as, found))
         by_model: defaultdict[str, list[Decided]] = defaultdict(list)
         for decided in found:

@@ -46,6 +46,25 @@ async def test_a_stream_that_has_begun_breaks_and_the_books_are_zero() -> None:
         await until(lambda: stack.metric_is("picker_broken_responses_total", 1))
 
 
+async def test_a_client_that_leaves_in_the_middle_has_cancelled() -> None:
+    body = {"model": MODEL, "prompt": "Tell me a long story. " * 20, "max_tokens": 400, "stream": True}
+    async with Stack(Plan(workers=2)) as stack, httpx.AsyncClient(base_url=stack.url, timeout=60) as client:
+        async with client.stream("POST", "/v1/completions", json=body) as response:
+            async for _ in response.aiter_lines():
+                break
+
+        async def ended() -> dict[str, float]:
+            samples = (await stack.metrics()).items()
+            return {key: value for key, value in samples if key.startswith("picker_ended_requests_total") and value}
+
+        async def is_counted() -> bool:
+            return bool(await ended())
+
+        await until(is_counted)
+        [(labels, count)] = (await ended()).items()
+        assert 'end="cancelled"' in labels and count == 1
+
+
 async def _broken(listening: object) -> bool:
     try:
         await listening  # type: ignore[misc]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from picker.extproc.access_log import Outcome as Logged
 from picker.telemetry.decisions import DecisionMetrics
 from picker.telemetry.metrics import Metrics
 from tests.unit.fleets import Load, fleet
@@ -65,6 +66,26 @@ async def test_what_is_under_way_counts_as_running() -> None:
     rig.picker.close()
     rig.counted.count()
     assert rig.counted.running["llama"] == 0
+
+
+async def test_how_a_request_ended_is_counted_when_envoys_log_has_told() -> None:
+    rig = Counted()
+    rig.recorder.logged(Logged(200, 1, (), "", "another"))
+    await rig.answer(3)
+    assert rig.scrape("picker_ended_requests_total") == {}
+    assert rig.counted.running["llama"] == 0
+    rig.recorder.logged(Logged(200, 1, (), "", "r0", is_cancelled=True))
+    rig.recorder.logged(Logged(200, 1, (), "", "r1", is_broken=True))
+    assert rig.scrape("picker_ended_requests_total") == {
+        ("cancelled", "", "0.32.0"): 1,
+        ("failed", "", "0.32.0"): 1,
+    }
+    # The log of the third one is lost.
+    [third] = rig.recorder.ring.find("r2")
+    assert third.ended_at is not None
+    third.ended_at -= 3.0
+    rig.picker.close()
+    assert rig.scrape("picker_ended_requests_total")["answered", "", "0.32.0"] == 1
 
 
 async def test_hits_that_another_worker_had_are_counted() -> None:
