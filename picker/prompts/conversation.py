@@ -54,8 +54,8 @@ def joined_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
 def _message(message: Mapping[str, Any], wants_parts: bool) -> Message:
     role, content = message["role"], message.get("content")
     # Most of a long conversation; templates cannot change what they are given.
-    if role in _PLAIN and type(content) is str and len(message) == 2 and not wants_parts:
-        return message  # type: ignore[return-value]
+    if role in _PLAIN and type(content) is str and len(message) == 2:
+        return {"role": role, "content": [{"type": "text", "text": content}]} if wants_parts else message  # type: ignore[return-value]
     if not isinstance(role, str):
         raise CannotRender("a role is no string")
     parts = [content] if isinstance(content, str) else content or []

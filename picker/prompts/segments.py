@@ -60,11 +60,11 @@ class Segmenter:
             return
         start = 0
         for edge in range(SLICE_CHARS, len(text) + SLICE_CHARS, SLICE_CHARS):
-            for match in self._pattern.finditer(text, start, edge + self._longest - 1):
-                if match.start() >= edge:
-                    break
-                yield match.start()
-                start = match.end()
+            spans = [match.span() for match in self._pattern.finditer(text, start, edge + self._longest - 1)]
+            while spans and spans[-1][0] >= edge:
+                spans.pop()
+            for begin, start in spans:
+                yield begin
             start = max(start, edge)
 
 
