@@ -56,4 +56,4 @@ class Masks:
 def slots_in(mask: int, capacity: int) -> Ints:
     """The slots whose bits are set."""
     bits = np.frombuffer(mask.to_bytes((capacity + 7) // 8, "little"), np.uint8)
-    return np.flatnonzero(np.unpackbits(bits, bitorder="little"))
+    return np.unpackbits(bits, bitorder="little").nonzero()[0]

@@ -313,17 +313,19 @@ class View:
 
         An engine with several served names caches under one, so aliases share prefixes; we use its first.
         """
-        serving = np.flatnonzero(self.serving(model))
-        if not len(serving):
+        serving = self.serving(model)
+        slot = int(serving.argmax())
+        if not serving[slot]:
             return model, ""
-        facts = self._facts[int(serving[0])]
+        facts = self._facts[slot]
         return (facts.models[0] if facts.models else model), (model if model in facts.adapters else "")
 
     def hit_blocks(self, chain: Sequence[int]) -> Ints:
         """How many leading blocks of this chain each slot holds: shape (capacity,)."""
         hits = np.zeros(len(self.known), np.int64)
         for depth, mask in depths(chain, self._owners):
-            hits[slots_in(mask, len(hits))] = depth
+            # Mostly one worker holds the most of it, or a few.
+            hits[mask.bit_length() - 1 if mask.bit_count() == 1 else slots_in(mask, len(hits))] = depth
         return hits
 
     # What is placed.

@@ -50,7 +50,8 @@ def decide(
     work = model.prefill_s(request.prompt_tokens, hits)
     situation = Situation(request, view, candidates, hits, work, model, now, view.inflight.outstanding(now))
     terms = _weighted(policy.terms(situation), request.profile.weights)
-    cost = np.where(candidates, sum(terms.values()), np.inf)
+    cost: Floats = sum(terms.values(), np.float64(0))
+    cost[~candidates] = np.inf
     order = _in_order(cost, view.domains, min(1 + fallbacks, int(np.count_nonzero(candidates))), rng)
     winner = order[0]
     return Routed(
@@ -93,18 +94,10 @@ def _in_order(cost: Floats, domains: Ints, count: int, rng: Random) -> tuple[int
 
 def _cheapest(cost: Floats, count: int, rng: Random) -> tuple[int, ...]:
     """The slots of least cost, cheapest first, equals in random order: else the first worker gets every cold start."""
-    if count == 0:
-        return ()
-    first = np.flatnonzero(cost == cost.min())
-    if len(first) >= count:  # an idle fleet: nobody is cheaper
-        return tuple(first.item(index) for index in rng.sample(range(len(first)), count))
-    near: list[int] = np.argpartition(cost, count - 1)[:count].tolist()
-    near.sort(key=cost.item)
-    costs = [cost.item(slot) for slot in near]
-    equal = np.flatnonzero(cost == costs[-1])
-    if len(equal) > 1:  # perhaps more equals at the bound than there is room for
-        below = [slot for slot in near if cost.item(slot) < costs[-1]]
-        near = below + rng.sample(equal.tolist(), count - len(below))
-    if len(set(costs)) < count:
-        near.sort(key=lambda slot: (cost.item(slot), rng.random()))
-    return tuple(near)
+    left, order = cost.copy(), []
+    for _ in range(count):
+        equals = (left == left.item(left.argmin())).nonzero()[0]
+        slot: int = equals.item(rng.randrange(len(equals)) if len(equals) > 1 else 0)
+        order.append(slot)
+        left[slot] = np.inf
+    return tuple(order)

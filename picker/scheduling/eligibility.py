@@ -126,11 +126,11 @@ def eligible(request: SchedulingRequest, view: View, now: float, steps: list[Ste
         if passed is not None:
             left = left & passed
             steps.append((name, left))
-    if not left.any():
+    if not np.count_nonzero(left):
         return _refusal(view, steps)
     for name, rule in PREFERENCES:
         passed = rule(request, view, now)
-        if passed is not None and (rest := left & passed).any():
+        if passed is not None and np.count_nonzero(rest := left & passed):
             left = rest
             steps.append((name, left))
     return left

@@ -53,9 +53,11 @@ class WorkerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def prefill_s(self, prompt_tokens: int, hit_tokens: Ints) -> Floats:
         """Seconds of prefill for a prompt of which so much is cached; same shape as `hit_tokens`."""
         # An engine recomputes at least the last token.
-        new = np.maximum(prompt_tokens - hit_tokens.astype(np.float64), 1.0)
-        steps = np.ceil(new / self.batch_tokens)
+        cached = hit_tokens.astype(np.float64)
+        new = np.maximum(prompt_tokens - cached, 1.0)
+        steps = np.ceil(new / self.batch_tokens) if prompt_tokens > self.batch_tokens else 1.0
         # What is new attends to what is cached and, on average, to half of itself: together to half of both.
-        attended = (prompt_tokens + hit_tokens) * (self.prefill_s_per_token2 / 2)
-        seconds: Floats = new * (attended + self.prefill_s_per_token) + steps * self.step_s
+        attended_s = self.prefill_s_per_token2 / 2
+        of_a_token = attended_s * cached + (attended_s * prompt_tokens + self.prefill_s_per_token)
+        seconds: Floats = new * of_a_token + steps * self.step_s
         return seconds
