@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Hashable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
@@ -44,8 +43,7 @@ _SLICE = 32
 """Placed in one go; then others have the loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True, eq=False):
     """What has become of a request, when, and what the decision saw."""
 
     outcome: Placement | Refused | Turned

@@ -11,6 +11,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from picker.admission.detour import detour
 from picker.admission.entry import NEVER, Entry
 from picker.admission.gate import ColdGate
@@ -31,8 +33,7 @@ Decide = Callable[[SchedulingRequest, float], tuple[Decision, Routed | None]]
 """Where a request should go at this time, and where its prompt is computed first; None for the same worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True, eq=False):
     """To be placed, now: `decision`, and `prefill` where the prompt is computed on another worker first."""
 
     decision: Routed

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from picker.fleet.view import View
@@ -33,7 +33,7 @@ def detour(
     if slot is None:
         return None
     slots = (slot, *(each for each in decision.slots if each != slot))[: len(decision.slots)]
-    return replace(
+    return msgspec.structs.replace(
         decision,
         slots=slots,
         endpoints=tuple(dict.fromkeys(view.facts(each).endpoint for each in slots)),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import xxhash
 
@@ -18,8 +17,7 @@ STRANGERS = 0
 _NOTHING = np.zeros(1, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Deadlines:
+class Deadlines(msgspec.Struct, frozen=True):
     """Times, in seconds on the clock of `now`; see `Entry`."""
 
     leave_at: float

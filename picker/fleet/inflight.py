@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -43,8 +44,7 @@ class Booking:
     is_open: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Outstanding:
+class Outstanding(msgspec.Struct, frozen=True, eq=False):
     """What all pickers have placed on each slot and not yet seen end. Arrays have the shape (slots,).
 
     `requests` includes those of strangers. `progress_at`: when a slot last gave a first token, or the earliest time

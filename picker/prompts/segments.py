@@ -63,8 +63,9 @@ class Segmenter:
             spans = [match.span() for match in self._pattern.finditer(text, start, edge + self._longest - 1)]
             while spans and spans[-1][0] >= edge:
                 spans.pop()
-            for begin, start in spans:
+            for begin, end in spans:
                 yield begin
+                start = end
             start = max(start, edge)
 
 

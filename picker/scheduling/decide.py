@@ -25,6 +25,7 @@ from picker.scheduling.request import SchedulingRequest
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - the type only
 
+_NOTHING = np.zeros(())
 FALLBACKS = 2
 """Endpoints after the first: as many as the shipped Envoy configurations retry."""
 
@@ -50,7 +51,7 @@ def decide(
     work = model.prefill_s(request.prompt_tokens, hits)
     situation = Situation(request, view, candidates, hits, work, model, now, view.inflight.outstanding(now))
     terms = _weighted(policy.terms(situation), request.profile.weights)
-    cost: Floats = sum(terms.values(), np.float64(0))
+    cost: Floats = sum(terms.values(), _NOTHING)
     cost[~candidates] = np.inf
     order = _in_order(cost, view.domains, min(1 + fallbacks, int(np.count_nonzero(candidates))), rng)
     winner = order[0]

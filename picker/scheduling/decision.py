@@ -6,6 +6,7 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -82,8 +83,7 @@ class Refused:
     steps: Sequence[Step] = field(default=(), repr=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Routed:
+class Routed(msgspec.Struct, frozen=True, eq=False):
     """Endpoints in the order in which to try them. Arrays have the shape (slots,); costs are in seconds.
 
     `terms` are the cost's parts by name: what the winner's and everybody else's cost is the sum of. `hits` are the
@@ -96,11 +96,14 @@ class Routed:
     hit_tokens: int
     work_s: float
     policy: str
-    terms: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
-    hits: npt.NDArray[np.int64] = field(repr=False)
-    known: npt.NDArray[np.bool_] = field(repr=False)
-    steps: Sequence[Step] = field(repr=False)
+    terms: Mapping[str, npt.NDArray[np.float64]]
+    hits: npt.NDArray[np.int64]
+    known: npt.NDArray[np.bool_]
+    steps: Sequence[Step]
     is_detour: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Routed to {self.endpoints} by {self.policy}>"
 
     @property
     def eligible(self) -> npt.NDArray[np.bool_]:

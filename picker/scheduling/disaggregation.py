@@ -7,7 +7,6 @@ in the header `x-prefiller-host-port`, and the sidecar beside the decode worker 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -67,4 +66,4 @@ def decide_stages(
     prefill = decide(as_prefill, view, policy, model, now, rng, 0)
     if isinstance(prefill, Refused) or prefill.slots[0] == decode.slots[0]:
         return decode, None
-    return replace(decode, work_s=0.0), prefill
+    return msgspec.structs.replace(decode, work_s=0.0), prefill

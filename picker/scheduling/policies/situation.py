@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from picker.fleet.inflight import Floats, Outstanding
 from picker.fleet.masks import Bools, Ints
@@ -11,8 +11,7 @@ from picker.scheduling.model import WorkerModel
 from picker.scheduling.request import SchedulingRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True, eq=False):
     """A request before a fleet. Arrays have the shape (slots,)."""
 
     request: SchedulingRequest
