@@ -18,10 +18,11 @@ from picker.fleet.breakers import Breakers
 from picker.fleet.endpoints import host_of
 from picker.fleet.facts import UNBOUNDED, WorkerFacts, WorkerLoad, label_of, most_tokens
 from picker.fleet.fit import Fits
-from picker.fleet.index import PlacedBlocks, PrefixIndex, depths
+from picker.fleet.index import PrefixIndex, depths
 from picker.fleet.inflight import Booking, InFlight
 from picker.fleet.lengths import OutputLengths
 from picker.fleet.masks import Bools, Ints, Masks, Predicate, slots_in
+from picker.fleet.placed import PlacedBlocks
 from picker.fleet.reuse import WINDOW_S, Reuse, Shares
 from picker.fleet.routed import RoutedLog
 from picker.fleet.turnover import Turnover

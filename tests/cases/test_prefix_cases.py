@@ -23,8 +23,8 @@ from picker.config import Config
 from picker.extproc.actions import Pick
 from picker.extproc.events import Picked
 from picker.fleet.fence import Fence
-from picker.fleet.index import PlacedBlocks
 from picker.fleet.mirror import Mirror
+from picker.fleet.placed import PlacedBlocks
 from picker.fleet.tally import Tally
 from picker.fleet.view import View
 from picker.picking import Picker

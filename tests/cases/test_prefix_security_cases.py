@@ -13,7 +13,8 @@ import zmq.asyncio
 from picker.agent.blocks import BlockTable
 from picker.agent.events import Batch, Malformed, Stored, decode
 from picker.agent.subscriber import Subscriber
-from picker.fleet.index import PlacedBlocks, PrefixIndex, depths
+from picker.fleet.index import PrefixIndex, depths
+from picker.fleet.placed import PlacedBlocks
 from picker.prompts import chain
 from tests.integration.traffic import until
 

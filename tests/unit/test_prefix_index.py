@@ -7,7 +7,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picker.fleet.index import MOST_DEPTHS, Depths, PlacedBlocks, PrefixIndex, depths
+from picker.fleet.index import MOST_DEPTHS, Depths, PrefixIndex, depths
+from picker.fleet.placed import PlacedBlocks
 
 SLOTS = (0, 1, 7, 63, 64, 200)
 slots = st.sampled_from(SLOTS)
@@ -286,3 +287,24 @@ def test_a_slot_is_forgotten_in_parts() -> None:
         steps += 1
     assert steps == 10
     assert (index.digest(1), index.digest(2)[0], len(index)) == ((0, 0), 1000, 1000)
+
+
+STEPS = (
+    lambda placed, chain, now: placed.place(3, chain, now),
+    lambda placed, chain, now: placed.place(4, chain, now),
+    lambda placed, chain, now: placed.confirm(3, chain),
+    lambda placed, chain, now: placed.withdraw(3, chain, len(chain) // 2),
+    lambda placed, chain, now: placed.expire(now, limit=3),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.lists(st.integers(0, 9), max_size=12)), max_size=40))
+def test_chains_of_equal_hashes_confuse_but_do_not_stay(script) -> None:  # type: ignore[no-untyped-def]
+    placed, now = PlacedBlocks(TTL_S, CAPACITY), 100.0
+    for step, chain in script:
+        now += 1.0
+        step(placed, chain, now)
+        assert len(held_by(placed, 3, set(range(10)))) <= CAPACITY
+    placed.clear(3)
+    placed.expire(now + 2 * TTL_S)
+    assert repr(placed).startswith("<PlacedBlocks 0 blocks")
