@@ -3,7 +3,7 @@ PYTHON ?= python3
 TRACES ?= traces
 VENV := .venv
 
-.PHONY: demo test parity reproduce traces lint clean
+.PHONY: demo test parity reproduce traces lint sbom audit clean
 
 demo: $(VENV)/demo
 	$(VENV)/bin/picker demo $(ARGS)
@@ -32,6 +32,15 @@ lint: $(VENV)/dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+# What is in the image, as CycloneDX.
+LOCK := deploy/container/requirements.lock
+sbom: $(VENV)/supply
+	$(VENV)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o sbom.json $(LOCK)
+
+# Whether flaws are known of any of it. Asks pypi.org; behind a mirror that has no advisories it fails.
+audit: $(VENV)/supply
+	$(VENV)/bin/pip-audit --strict --require-hashes --disable-pip -r $(LOCK)
 
 clean:
 	rm -rf $(VENV)

@@ -261,7 +261,7 @@ class _EventStream(StreamingResponse):
 
 
 class _Front:
-    """Middleware: the worker's name on every answer, the request's id echoed, and nothing but 503 while unavailable."""
+    """Middleware: the worker's name on every answer, the request's id echoed, and the faults that break answers."""
 
     def __init__(self, app: ASGIApp, worker: str, faults: Faults):
         self._app = app
@@ -277,6 +277,10 @@ class _Front:
                 headers["x-worker"] = self._worker
                 if request_id:
                     headers["x-request-id"] = request_id
+            elif self._faults.breaks and scope["path"].endswith("/completions"):
+                await send({"type": message["type"], "body": message["body"][:20], "more_body": True})
+                # The server closes the connection of an answer that ends so.
+                raise ConnectionError("as POST /fault wants it")
             await send(message)
 
         down = self._faults.unavailable and scope["path"] != "/fault"

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from picker.simulation.kv_publisher import KvPublisher
 from picker.simulation.realtime import RealTimeEngine
 
 
@@ -18,18 +19,25 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     dead         the process is gone at once, without a goodbye
     unavailable  503 to everything, health included
     overload     503 to generation, in the shape of a full queue; health is 200
+    break        200, and then the connection ends in the middle of the answer
+    idle         /metrics says that nothing runs and nothing waits, whatever does
+    hoard        says what it caches and never what it drops, and drops everything whenever it can
+    impostor     KV events come under `topic`, which is another worker's
     """
 
-    kind: Literal["none", "slow", "stall", "dead", "unavailable", "overload"]
+    kind: Literal["none", "slow", "stall", "dead", "unavailable", "overload", "break", "idle", "hoard", "impostor"]
     factor: float = 4.0
+    topic: str = ""
 
 
 class Faults:
     """The fault that is on."""
 
-    def __init__(self, engine: RealTimeEngine):
+    def __init__(self, engine: RealTimeEngine, publisher: KvPublisher):
         self.current = Fault("none")
         self._engine = engine
+        self._publisher = publisher
+        self._own_topic = publisher.topic
 
     @property
     def unavailable(self) -> bool:
@@ -41,12 +49,20 @@ class Faults:
         """Whether to refuse generation as if the queue were full."""
         return self.current.kind == "overload"
 
+    @property
+    def breaks(self) -> bool:
+        """Whether to end answers in the middle."""
+        return self.current.kind == "break"
+
     def apply(self, fault: Fault) -> None:
         """Switch to this one."""
         if fault.kind == "dead":
             os._exit(1)
         self.current = fault
         self._engine.slowdown = fault.factor if fault.kind == "slow" else 1.0
+        self._engine.claims_idle = fault.kind == "idle"
+        self._engine.hoards = fault.kind == "hoard"
+        self._publisher.topic = fault.topic if fault.kind == "impostor" else self._own_topic
         if fault.kind == "stall":
             self._engine.moving.clear()
         else:

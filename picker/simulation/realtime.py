@@ -7,7 +7,8 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from picker.simulation.engine import Engine, StepResult
+from picker.simulation.engine import Engine, Gauges, StepResult
+from picker.simulation.kv_cache import BlockStored, CacheEvent
 from picker.simulation.kv_publisher import KvPublisher
 from picker.simulation.metrics import WorkerMetrics
 from picker.simulation.sequence import Request
@@ -65,7 +66,10 @@ class Outputs:
 
 
 class RealTimeEngine:
-    """Drives an engine. `slowdown` stretches its steps; while `moving` is clear, nothing it does comes out."""
+    """Drives an engine. `slowdown` stretches its steps; while `moving` is clear, nothing it does comes out.
+
+    Lies: `claims_idle`, and `hoards`, which announces what is cached and never what is dropped.
+    """
 
     def __init__(
         self,
@@ -77,6 +81,8 @@ class RealTimeEngine:
         max_queued: int | None,
     ):
         self.slowdown = 1.0
+        self.claims_idle = False
+        self.hoards = False
         self.moving = asyncio.Event()
         self.moving.set()
         self._engine = engine
@@ -115,7 +121,7 @@ class RealTimeEngine:
             self._outputs.pop(request_id)
             outputs.add(request_id, (), "abort")
         if self.moving.is_set():
-            self._metrics.moved(self._engine.gauges())
+            self._metrics.moved(self._gauges())
 
     def abort_all(self) -> None:
         """Stop everything: the worker shuts down."""
@@ -141,9 +147,18 @@ class RealTimeEngine:
             await self.moving.wait()
             self._hand_out(result, clock())
 
+    def _gauges(self) -> Gauges:
+        return Gauges() if self.claims_idle else self._engine.gauges()
+
+    def _publish(self, events: Sequence[CacheEvent]) -> None:
+        if self.hoards:
+            self._engine.reset_cache()
+            events = [event for event in events if isinstance(event, BlockStored)]
+        self._publisher.publish(events)
+
     def _hand_out(self, result: StepResult, now: float) -> None:
-        self._publisher.publish(result.events)
-        self._metrics.stepped(result, self._engine.gauges())
+        self._publish(result.events)
+        self._metrics.stepped(result, self._gauges())
         for admitted in result.admitted:
             if outputs := self._outputs.get(admitted.request_id):
                 outputs.cached_tokens += admitted.cached_tokens

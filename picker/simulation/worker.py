@@ -91,7 +91,7 @@ class SimulatedWorker:
             max_model_len=settings.max_model_len,
             vocabulary_size=words.vocabulary_size,
         )
-        api = Api(served, tokenizer, self._engine, self.publisher, metrics, Faults(self._engine))
+        api = Api(served, tokenizer, self._engine, self.publisher, metrics, Faults(self._engine, self.publisher))
         self._server = _Server(api.app())
         self._stopping = asyncio.Event()
         self._running: asyncio.Task[None] | None = None

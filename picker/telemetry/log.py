@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from typing import Literal
+from typing import Literal, TextIO, cast
 
 import structlog
 
@@ -31,6 +32,23 @@ def _on_one_line(_: object, __: str, event: structlog.typing.EventDict) -> struc
     return event
 
 
+class _Lossy:
+    """A stream of lines. One that cannot be written, on a full disk or to a reader that is gone, is lost: whoever logs
+    is in the middle of something that matters more.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 def configure(log_format: Literal["console", "json"], level: str = "info") -> None:
     """Sets up structlog for this process; logs go to standard error.
 
@@ -52,6 +70,6 @@ def configure(log_format: Literal["console", "json"], level: str = "info") -> No
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lossy(sys.stderr))),
         cache_logger_on_first_use=True,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from tests.integration.redis_servers import BINARIES, Cluster, Sentinels, Server
 class Redis(Protocol):
     """Where it is, and which server has the data now."""
 
-    url: str
+    @property
+    def url(self) -> str: ...
 
     async def primary(self) -> Server: ...
 
@@ -48,53 +48,42 @@ class Clustered:
     def url(self) -> str:
         return self.cluster.url
 
+    async def slot(self) -> int:
+        return int(await self.cluster.nodes[0].ask("CLUSTER", "KEYSLOT", f"{{{self.pool}}}"))
+
     async def primary(self) -> Server:
-        slot = int(await self.cluster.nodes[0].ask("CLUSTER", "KEYSLOT", f"{{{self.pool}}}"))
-        return await self.cluster.owner(slot)
+        return await self.cluster.owner(await self.slot())
 
 
 @contextlib.asynccontextmanager
-async def single(folder: Path) -> AsyncIterator[Redis]:
-    server = plain(BINARIES[0], folder / "single")
+async def _single(binary: Path, folder: Path) -> AsyncIterator[Redis]:
+    server = plain(binary, folder / "single", *OPTIONS)
     async with running(server):
         yield Single(server)
 
 
 @contextlib.asynccontextmanager
-async def debian(folder: Path) -> AsyncIterator[Redis]:
-    server = plain(BINARIES[-1], folder / "debian")
-    async with running(server):
-        yield Single(server)
-
-
-@contextlib.asynccontextmanager
-async def sentinels(folder: Path) -> AsyncIterator[Redis]:
-    async with redis_servers.sentinels(BINARIES[0], folder) as group:
+async def _sentinels(binary: Path, folder: Path) -> AsyncIterator[Redis]:
+    async with redis_servers.sentinels(binary, folder, OPTIONS) as group:
         yield group
 
 
 @contextlib.asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[Redis]:
-    async with redis_servers.cluster(BINARIES[0], folder) as group:
+async def _cluster(binary: Path, folder: Path) -> AsyncIterator[Redis]:
+    async with redis_servers.cluster(binary, folder, OPTIONS) as group:
         yield Clustered(group)
 
 
-SHAPES: dict[str, Callable[[Path], contextlib.AbstractAsyncContextManager[Redis]]] = {
-    "single Valkey": single,
-    **({"single Redis": debian} if len(BINARIES) > 1 else {}),
-    "sentinels": sentinels,
-    "cluster": cluster,
+OPTIONS = ("enable-debug-command local", "enable-protected-configs local")
+"""For faults that Redis has no plain command for."""
+
+_Run = Callable[[Path, Path], contextlib.AbstractAsyncContextManager[Redis]]
+SHAPES: dict[str, tuple[_Run, Path]] = {
+    "single Valkey": (_single, BINARIES[0]),
+    **({"single Redis": (_single, BINARIES[-1])} if len(BINARIES) > 1 else {}),
+    "sentinels": (_sentinels, BINARIES[0]),
+    "cluster": (_cluster, BINARIES[0]),
 }
-
-
-async def freeze(server: Server) -> None:
-    """It keeps its connections and answers nothing."""
-    server.process.signal(signal.SIGSTOP)
-
-
-async def thaw(server: Server) -> None:
-    """It goes on."""
-    server.process.signal(signal.SIGCONT)
 
 
 async def revive(server: Server, redis: Redis) -> None:

@@ -125,9 +125,9 @@ def _text(value: Any) -> str:
 
 
 @contextlib.asynccontextmanager
-async def sentinels(binary: Path, folder: Path) -> AsyncIterator[Sentinels]:
-    first = plain(binary, folder / "first")
-    second = plain(binary, folder / "second", f"replicaof {HOST} {first.port}")
+async def sentinels(binary: Path, folder: Path, options: Sequence[str] = ()) -> AsyncIterator[Sentinels]:
+    first = plain(binary, folder / "first", *options)
+    second = plain(binary, folder / "second", f"replicaof {HOST} {first.port}", *options)
     watch = (
         f"bind {HOST}",
         f"sentinel monitor main {HOST} {first.port} 2",
@@ -191,13 +191,10 @@ def _bytes(value: Any) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def cluster(binary: Path, folder: Path) -> AsyncIterator[Cluster]:
+async def cluster(binary: Path, folder: Path, options: Sequence[str] = ()) -> AsyncIterator[Cluster]:
     # The bus has a port of its own, by default 10,000 above the other, which may be beyond the last one.
-    buses = free_ports(3)
-    nodes = [
-        plain(binary, folder / f"node{n}", "cluster-enabled yes", f"cluster-port {bus}", "cluster-node-timeout 1000")
-        for n, bus in enumerate(buses)
-    ]
+    buses, own = free_ports(3), ("cluster-enabled yes", "cluster-node-timeout 1000")
+    nodes = [plain(binary, folder / f"node{n}", *own, f"cluster-port {bus}", *options) for n, bus in enumerate(buses)]
     group = Cluster(nodes)
     async with running(*nodes):
         bounds = [0, 5461, 10923, 16384]

@@ -1,10 +1,13 @@
-"""A TCP relay between a client and Redis that can be slow, or fall silent without closing, as networks do."""
+"""A TCP relay that is what networks are: slow, narrow, stuck, gone without a word, or rude."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
+import socket
+import struct
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -12,13 +15,21 @@ from picker.simulation.process import free_ports
 
 
 class Relay:
-    """`url` is where clients go. `delay_s`: of each piece; `late`: share of pieces that take `late_s`."""
+    """`url` is where clients go. `delay_s`: of each piece; `late`: share of pieces that take `late_s`.
 
-    def __init__(self, target: str):
+    `bytes_per_s` is the width of each direction of each connection. While `flows` is clear nothing passes, and nothing
+    is lost either.
+    """
+
+    def __init__(self, target: str, port: int | None = None, host: str = "127.0.0.1"):
         self._target = urlsplit(target)
-        [self.port] = free_ports(1)
+        self.host = host
+        self.port = port or free_ports(1)[0]
         self.delay_s = 0.0
         self.late, self.late_s = 0.0, 1.0
+        self.bytes_per_s = math.inf
+        self.flows = asyncio.Event()
+        self.flows.set()
         self.connections = 0
         self.open = 0
         self._rng = random.Random(5)
@@ -27,11 +38,18 @@ class Relay:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{self.host}:{self.port}"
 
     def drop_silently(self) -> None:
         """What is open now passes nothing any more, and nobody is told; new connections work."""
         self._dead |= self._writers
+
+    def reset(self) -> None:
+        """What is open now ends with RST, at both ends."""
+        for writer in self._writers:
+            at_once = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -56,17 +74,18 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
                 late_s = self.late_s if self._rng.random() < self.late else 0.0
-                if self.delay_s + late_s:
-                    await asyncio.sleep(self.delay_s + late_s)
+                if pause_s := self.delay_s + late_s + len(data) / self.bytes_per_s:
+                    await asyncio.sleep(pause_s)
+                await self.flows.wait()
                 if writer not in self._dead:
                     writer.write(data)
         writer.close()
 
 
 @contextlib.asynccontextmanager
-async def relay(target: str) -> AsyncIterator[Relay]:
-    one = Relay(target)
-    server = await asyncio.start_server(one.serve, "127.0.0.1", one.port)
+async def relay(target: str, port: int | None = None, host: str = "127.0.0.1") -> AsyncIterator[Relay]:
+    one = Relay(target, port, host)
+    server = await asyncio.start_server(one.serve, host, one.port)
     try:
         yield one
     finally:

@@ -500,3 +500,44 @@ class TestProcess:
         with contextlib.suppress(httpx.TransportError):
             return (await client.get("/health")).headers["x-worker"] == "w7"
         return False
+
+    async def test_an_answer_that_breaks_off_has_begun_with_200(self, client: httpx.AsyncClient) -> None:
+        await fault(client, "break")
+        async with client.stream("POST", "/v1/completions", json={"prompt": "a"}) as response:
+            assert response.status_code == 200
+            with pytest.raises(httpx.RemoteProtocolError):
+                await response.aread()
+        assert (await client.get("/health")).status_code == 200
+        await fault(client, "none")
+        await complete(client)
+
+    async def test_a_worker_that_claims_to_be_idle_says_so_while_it_works(self, client: httpx.AsyncClient) -> None:
+        await fault(client, "idle")
+        working = asyncio.ensure_future(complete(client, max_tokens=400))
+
+        async def load() -> int:
+            server_load: int = (await client.get("/load")).json()["server_load"]
+            return server_load
+
+        await eventually(load)
+        assert (await metrics(client))["vllm:num_requests_running"] == 0
+        await working
+
+    async def test_a_worker_that_hoards_finds_nothing_of_what_it_said_it_has(self) -> None:
+        async with serving() as (_, client):
+            source = (await client.get("/kv_event_sources")).json()["0"]
+            await fault(client, "hoard")
+            for _ in range(3):
+                answer = await complete(client)
+                assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+            with zmq.asyncio.Context() as context:
+                told = await TestKvEvents().replay(context, source["replay_endpoint"], b"\0" * 8)
+        kinds = {event["type"] for frames in told for event in msgspec.msgpack.decode(frames[2])[1]}
+        assert kinds == {"BlockStored"}
+
+    async def test_an_impostors_events_come_under_anothers_topic(self) -> None:
+        async with serving() as (worker, client):
+            await fault(client, "impostor", topic="kv@another@m")
+            assert worker.publisher.topic == "kv@another@m"
+            await fault(client, "none")
+            assert worker.publisher.topic == f"kv@{worker.endpoint}@tiny-llama"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,3 +49,16 @@ def test_the_level_can_change_while_running(capsys: pytest.CaptureFixture[str]) 
     log.debug("loud")
     log.error("louder")
     assert [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()] == ["loud", "louder"]
+
+
+def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        log = logger("json")
+        with pytest.raises(OSError):
+            print("a line", file=full, flush=True)
+        for _ in range(1000):
+            log.error("disk_full", text="x" * 100)
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
