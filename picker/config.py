@@ -13,6 +13,7 @@ from picker.events.settings import Events
 from picker.fleet import reuse
 from picker.fleet.breakers import FAILURES, MOST_PAUSE_S, PAUSE_S
 from picker.fleet.endpoints import networks
+from picker.kubernetes.settings import KubernetesPool
 from picker.redisview.settings import RedisConfig
 from picker.scaling.settings import Scaling
 from picker.scheduling.decide import FALLBACKS
@@ -128,6 +129,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics_workers: workers that have series of their own.
     metrics_compatible: also expose what we know under the names of the reference picker (llm_d_epp_..., inference_...).
     redis, pool: where agents publish, and under which name. A URL, or one with passwords and certificates in files.
+    kubernetes: the InferencePool that says which workers there are; none by default, then agents alone say it.
     worker_networks: where the endpoints of workers lie, such as 10.0.0.0/8; others get nothing, whatever Redis says.
     Any by default, but for addresses that no worker can have, as those of cloud metadata services.
     transport: what carries gRPC on `listen` and `health`: grpcio, or http2, our own. Envoy sees no difference.
@@ -180,6 +182,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics_compatible: bool = False
     redis: str | RedisConfig = "redis://127.0.0.1:6379"
     pool: str = "default"
+    kubernetes: KubernetesPool | None = None
     worker_networks: tuple[str, ...] = ()
     transport: Literal["grpcio", "http2"] = "http2"
     http2: PeerLimits = PeerLimits()

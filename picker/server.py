@@ -20,6 +20,7 @@ import structlog
 from picker.config import Config, Limits, Tls, host_and_port
 from picker.config_source import ConfigSource
 from picker.debug.health import Health, add_reflection
+from picker.discovering import Discovering
 from picker.extproc import access_log, eds, service
 from picker.extproc.access_log import AccessLog, Outcome
 from picker.extproc.budget import ByteBudget
@@ -92,6 +93,7 @@ class Server:
         keys = Keys(config.pool)
         redis = connect(config.redis, keys)
         self._feed = Feed(redis, keys, self._view, FeedSettings(networks=networks(config.worker_networks)))
+        self._discovering = Discovering(config, self._view)
         self._sharing = Sharing(redis, keys, self._view, self._feed.synced, self._feed.watch)
         self._reader = prompt_reader(tokenizers, config.limits)
         self._offered = OfferedTokenizers(config, self._view, self._reader, TokenizerStore(redis, keys))
@@ -119,8 +121,9 @@ class Server:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Serves until told to stop. Raises OSError where a port is taken, and BadCertificate."""
+        """Serves until told to stop. Raises OSError where a port is taken, BadCertificate, ConfigError."""
         async with contextlib.AsyncExitStack() as exits:
+            await self._discovering.open(exits)
             exits.callback(self._picker.close)
             exits.callback(self._serve_metrics())
             if self._config.health:
@@ -157,6 +160,7 @@ class Server:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(self._feed.run(), name="feed"),
+                tasks.create_task(self._discovering.run(), name="discovery"),
                 tasks.create_task(self._sharing.run(), name="sharing"),
                 tasks.create_task(self._insight.run(), name="insight"),
                 tasks.create_task(self._quota_sharing.run(), name="quota-sharing"),
@@ -192,6 +196,7 @@ class Server:
         """Ready once the fleet is read; and without it after a while, since Envoy's own balancing beats nobody's."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READY_WITHOUT_FLEET_AFTER_S):
+                await self._discovering.ready()
                 await self._feed.synced.wait()
                 await self._offered.look()
         await self._health.set_ready(True)
@@ -231,7 +236,7 @@ class Server:
         return 1 + self._sharing.statistics().pickers
 
     def _is_blind(self) -> bool:
-        return not self._feed.synced.is_set()
+        return not (self._feed.synced.is_set() or self._discovering.synced.is_set())
 
     def _degraded(self) -> dict[str, bool]:
         """What does not work as it should, by name: gauges, the debug service and the page tell."""
@@ -243,6 +248,8 @@ class Server:
             "no_worker_ready": not usable,
             "workers_stale": bool((view.ready & ~view.fresh()).any()),
             "workers_cordoned": bool(view.cordoned.any()),
+            "kubernetes": self._discovering.is_lost,
+            "workers_outside_pool": bool(view.outside.any()),
             "breakers_open": bool(view.breakers.open),
             "prefixes_dirty": bool(feed.dirty),
             "events_lag": feed.lag_events > _MUCH_LAG_EVENTS,
@@ -270,6 +277,7 @@ class Server:
             "workers": ("Workers known.", len(list(view.slots()))),
             "workers_ready": ("Workers that may be picked.", len(view.usable_endpoints())),
             "workers_silent": ("Workers whose agent is not heard.", int((view.known & ~view.fresh()).sum())),
+            "workers_unattended": ("Workers of the InferencePool without an agent.", self._discovering.unattended),
             "inflight_requests": ("Requests placed and not ended.", int(view.inflight.requests.sum())),
             "inflight_prefill_seconds": ("Predicted prefill not done yet.", float(view.inflight.prefill_s.sum())),
             "index_blocks": ("Distinct index blocks that workers hold.", len(view.index)),

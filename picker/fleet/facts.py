@@ -72,6 +72,11 @@ class WorkerLoad(Protocol):
     def first_tokens(self) -> int: ...  # noqa: D102
 
 
+def serves(facts: WorkerFacts, model: str) -> bool:
+    """Whether it has this model or adapter. One that is ready and does not say what it has may be asked for any."""
+    return model in facts.models or model in facts.adapters or (not facts.models and facts.state == "ready")
+
+
 def most_tokens(facts: WorkerFacts) -> int:
     """Prompt and output together. Where a worker has not said it, there is no limit to go by."""
     return min(limit or UNBOUNDED for limit in (facts.context_limit_tokens, facts.kv_capacity_tokens))

@@ -72,6 +72,8 @@ class FrozenView(View):
         self.inflight.strangers.total = int(self.inflight.strangers.requests.sum())
         self.breakers._pauses = dict.fromkeys(frozen.breakers_open, 0.0)
         self.cordons = frozenset(frozen.cordons)
+        # Which endpoints the pool had is not kept; that it left somebody out is.
+        self.members = frozenset() if self.outside.any() else None
         self.reuse._slots = {slot: Sums(*values) for slot, values in frozen.sums.items()}
 
     def hit_blocks(self, chain: Sequence[int]) -> Ints:

@@ -16,7 +16,7 @@ from picker.fleet.adapters import SLOTS as ADAPTER_SLOTS
 from picker.fleet.adapters import LoadedAdapters
 from picker.fleet.breakers import Breakers
 from picker.fleet.endpoints import host_of
-from picker.fleet.facts import UNBOUNDED, WorkerFacts, WorkerLoad, label_of, most_tokens
+from picker.fleet.facts import UNBOUNDED, WorkerFacts, WorkerLoad, label_of, most_tokens, serves
 from picker.fleet.fit import Fits
 from picker.fleet.index import PrefixIndex, depths
 from picker.fleet.inflight import Booking, InFlight
@@ -85,6 +85,12 @@ class View:
         """Names of workers that an operator wants nothing sent to."""
         self.cordoned = np.zeros(capacity, bool)
         """The slots of those."""
+        self.members: frozenset[str] | None = None
+        """The endpoints that the pool has, where anybody but the agents says so."""
+        self.outside = np.zeros(capacity, bool)
+        """The slots of workers at other endpoints."""
+        self.unattended = np.zeros(capacity, bool)
+        """The slots of workers for which no agent speaks: nothing is heard of them, and they do not become stale."""
         self.is_live = True
         """Whether loads and events arrive; whoever feeds the view says so."""
         self.version = 0
@@ -111,8 +117,8 @@ class View:
 
     # Workers come and go.
 
-    def admit(self, facts: WorkerFacts, now: float) -> int:
-        """A worker in a new epoch. Its slot; an older epoch's slot is retired."""
+    def admit(self, facts: WorkerFacts, now: float, is_attended: bool = True) -> int:
+        """A worker in a new epoch. Its slot; an older epoch's is retired. `is_attended`: an agent speaks for it."""
         old = self._slots.get(facts.worker)
         if old is not None:
             self.retire(old)
@@ -124,6 +130,7 @@ class View:
         self._slots[facts.worker] = slot
         self._set_known(slot, True)
         self.epochs[slot] = facts.epoch
+        self.unattended[slot] = not is_attended
         self._beat[slot] = -1
         self._beat_at[slot] = now
         for array in (self.running, self.waiting, self.waiting_tokens, self.kv_used, self._context_then):
@@ -134,7 +141,8 @@ class View:
     def update_facts(self, slot: int, facts: WorkerFacts) -> None:
         """A worker's record has changed."""
         self._facts[slot] = facts
-        self.cordoned[slot] = facts.worker in self.cordons
+        self.cordoned[slot] = self._is_cordoned(facts)
+        self.outside[slot] = self.members is not None and facts.endpoint not in self.members
         self.ready[slot] = facts.state == "ready"
         self.approximate.resize(slot, self._fits.judge(slot, facts.kv_capacity_tokens, None, 0.0))
         self.most_tokens[slot] = most_tokens(facts)
@@ -167,7 +175,8 @@ class View:
         facts = self._facts.pop(slot)
         del self._slots[facts.worker]
         self._set_known(slot, False)
-        self.ready[slot] = False
+        for flags in (self.ready, self.cordoned, self.outside, self.unattended):
+            flags[slot] = False
         self.index.trust(slot, False)
         self.speculative.clear(slot)
         self.approximate.clear(slot)
@@ -226,18 +235,31 @@ class View:
         return np.maximum(0.0, self._observed_at - self._beat_at)
 
     def cordon(self, workers: Iterable[str]) -> None:
-        """These workers, by name, are not picked; all others are again."""
+        """These workers, by name or endpoint, are not picked; all others are again."""
         self.cordons = frozenset(workers)
-        self.cordoned[:] = False
-        self.cordoned[[slot for slot, facts in self._facts.items() if facts.worker in self.cordons]] = True
+        for slot, facts in self._facts.items():
+            self.cordoned[slot] = self._is_cordoned(facts)
+
+    def confine(self, endpoints: frozenset[str]) -> None:
+        """Only workers at these endpoints, in their canonical spelling, are picked."""
+        self.members = endpoints
+        for slot, facts in self._facts.items():
+            self.outside[slot] = facts.endpoint not in endpoints
+
+    def _is_cordoned(self, facts: WorkerFacts) -> bool:
+        return facts.worker in self.cordons or facts.endpoint in self.cordons
 
     def facts(self, slot: int) -> WorkerFacts:
         """A known worker's record."""
         return self._facts[slot]
 
+    def usable(self) -> Bools:
+        """Slots that are ready, and that neither an operator nor the pool leaves out."""
+        return self.ready & ~self.cordoned & ~self.outside
+
     def usable_endpoints(self) -> tuple[str, ...]:
-        """The endpoints of workers that are ready, fresh (if any is) and not cordoned, sorted, each once."""
-        usable = self.ready & ~self.cordoned
+        """The endpoints of workers that may be picked, if any is fresh the fresh ones; sorted, each once."""
+        usable = self.usable()
         fresh = usable & self.fresh()
         slots = np.flatnonzero(fresh if fresh.any() else usable).tolist()
         return tuple(sorted({self._facts[slot].endpoint for slot in slots}))
@@ -249,7 +271,8 @@ class View:
         be seen to move, and that says nothing about the workers.
         """
         if self._fresh is None:
-            self._fresh = self.known & (self._observed_at - self._beat_at <= self._stale_after_s)
+            is_recent = self._observed_at - self._beat_at <= self._stale_after_s
+            self._fresh = self.known & (is_recent | self.unattended)
         return self._fresh
 
     def all_fresh(self) -> bool:
@@ -266,7 +289,7 @@ class View:
 
     def serving(self, model: str) -> Bools:
         """Slots whose worker serves this model or adapter, ready or not."""
-        return self._mask("model", model, lambda facts: model in facts.models or model in facts.adapters)
+        return self._mask("model", model, lambda facts: serves(facts, model))
 
     def model_names(self) -> set[str]:
         """The names under which workers cache prompts: each one's first."""
@@ -316,10 +339,13 @@ class View:
         """
         serving = self.serving(model)
         slot = int(serving.argmax())
-        if not serving[slot]:
+        facts = self._facts[slot] if serving[slot] else None
+        # One for which nobody speaks does not say its name for the model; others may.
+        if facts is not None and not facts.models:
+            facts = next((each for each in self._facts.values() if each.models and serves(each, model)), None)
+        if facts is None:
             return model, ""
-        facts = self._facts[slot]
-        return (facts.models[0] if facts.models else model), (model if model in facts.adapters else "")
+        return facts.models[0], (model if model in facts.adapters else "")
 
     def hit_blocks(self, chain: Sequence[int]) -> Ints:
         """How many leading blocks of this chain each slot holds: shape (capacity,)."""

@@ -11,7 +11,7 @@ from picker.migrate.durations import duration_s
 from picker.migrate.flags import Flag, Table, apply, flags, ignored, port, says, sets
 from picker.migrate.imported import Imported
 
-_DISCOVERY = "Picker finds workers through agents, in Redis, and not through this"
+_DISCOVERY = "the InferencePool says which pods there are, or agents do (docs/gateways.md)"
 _METRICS = "agents ask the engines; see probe_interval_s in docs/configuration.md"
 
 
@@ -33,8 +33,9 @@ def _encoder(into: Imported, flag: Flag) -> None:
 
 TABLE: Table = {
     "pool-name": sets("pool"),
-    "pool-namespace": says(f"the pool's name alone says which workers are meant; {_DISCOVERY}"),
-    "pool-group": ignored,
+    # Where the chart names a namespace, the picker runs in a cluster, with the right to read the pool there.
+    "pool-namespace": sets("kubernetes.namespace"),
+    "pool-group": sets("kubernetes.group"),
     "endpoint-selector": says(_DISCOVERY),
     "endpoint-target-ports": says(_DISCOVERY),
     "grpc-port": port("listen"),

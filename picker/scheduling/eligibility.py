@@ -51,6 +51,10 @@ def _is_not_cordoned(request: SchedulingRequest, view: View, now: float) -> Bool
     return ~view.cordoned if view.cordons else None
 
 
+def _is_in_pool(request: SchedulingRequest, view: View, now: float) -> Bools | None:
+    return None if view.members is None else ~view.outside
+
+
 def _is_fresh(request: SchedulingRequest, view: View, now: float) -> Bools | None:
     return None if view.all_fresh() else view.fresh()
 
@@ -81,6 +85,7 @@ RULES: tuple[tuple[Reason, str, Rule], ...] = (
     (Reason.TOO_LONG, "context", _fits_prompt),
     (Reason.NOT_READY, "state", _is_ready),
     (Reason.NOT_READY, "cordoned", _is_not_cordoned),
+    (Reason.NOT_READY, "pool", _is_in_pool),
     (Reason.SUBSET, "subset", _in_subset),
     (Reason.FULL, "limits", _has_room),
 )

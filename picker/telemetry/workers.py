@@ -42,7 +42,7 @@ def take(view: View, now: float, most: int) -> Workers:
         return NOBODY
     books = view.inflight.outstanding(now)
     arrays: tuple[Any, ...] = (
-        view.ready & view.fresh() & ~view.cordoned, books.requests, view.running, view.waiting, view.kv_used,
+        view.usable() & view.fresh(), books.requests, view.running, view.waiting, view.kv_used,
         books.prefill_s, view.inflight.speed(), view.beat_ages_s(),
     )  # fmt: skip
     return Workers([roster[slot] for slot in slots], [array[slots].tolist() for array in arrays])

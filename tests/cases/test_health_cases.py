@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2
 
 import picker
 from picker.agent.config import KubernetesConfig, WorkerConfig
-from picker.agent.discovery.kubernetes import Pod, Pods, watch_pods
+from picker.agent.discovery.kubernetes import watch_pods, workers_of
 from picker.agent.engine import EngineStatus, Models, Reach
 from picker.agent.engines import sglang, vllm
 from picker.agent.lifecycle import Lifecycle
@@ -30,6 +30,7 @@ from picker.config import Config
 from picker.extproc.actions import Pick
 from picker.extproc.events import NotPicked, Picked
 from picker.fleet.view import STALE_AFTER_S, View
+from picker.kubernetes.objects import Metadata, Objects, Pod, PodStatus
 from picker.picking import Picker
 from picker.placing import Placement, Placer
 from picker.prompts.reader import PromptReader
@@ -101,17 +102,24 @@ async def test_he_04_a_worker_that_loads_its_weights_is_not_picked(redis_server:
     assert winners(view) == {B}
 
 
-def pod(name: str, ip: str, phase: str = "Running", uid: str = "1", is_leaving: bool = False) -> Pod:
-    return Pod(name, uid, ip, phase, is_leaving, {})
+SETTINGS = KubernetesConfig(selector="a=b", port=8000)
+
+
+def pod(name: str, ip: str, phase: str = "Running", uid: str = "1") -> Pod:
+    return Pod(Metadata(name, uid), PodStatus(ip, phase))
+
+
+def names(pods: Objects[Pod]) -> list[str]:
+    return [worker.name for worker in workers_of(pods.all(), SETTINGS)]
 
 
 def test_he_05_a_pod_that_fails_and_loses_its_address_at_once_is_gone() -> None:
-    pods, settings = Pods(), KubernetesConfig(selector="a=b", port=8000)
+    pods = Objects[Pod]()
     pods.replace([pod("a", "10.0.0.5"), pod("b", "10.0.0.6")])
     pods.apply("MODIFIED", pod("a", "", "Failed"))
-    assert [worker.name for worker in pods.workers(settings)] == ["b"]
+    assert names(pods) == ["b"]
     pods.apply("MODIFIED", pod("b", "10.0.0.6", "Failed"))
-    assert pods.workers(settings) == []
+    assert names(pods) == []
 
 
 async def test_he_05_a_deletion_that_is_missed_is_made_up_for_by_the_next_list(tmp_path: Path) -> None:
@@ -305,11 +313,11 @@ def decide_endpoint(view: View, model: str, seed: int) -> str:
 
 
 def test_he_20_a_late_deletion_of_the_old_pod_leaves_the_new_one() -> None:
-    pods, settings = Pods(), KubernetesConfig(selector="a=b", port=8000)
+    pods = Objects[Pod]()
     old, new = pod("vllm-0", "10.0.0.5", uid="old"), pod("vllm-0", "10.0.0.5", uid="new")
     for kind, each in (("ADDED", old), ("ADDED", new), ("DELETED", old)):
         pods.apply(kind, each)
-    assert [worker.name for worker in pods.workers(settings)] == ["vllm-0"]
+    assert names(pods) == ["vllm-0"]
 
 
 WALL_CLOCKS = {"time", "time_ns", "now", "utcnow", "today"}

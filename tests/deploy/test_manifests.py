@@ -47,7 +47,7 @@ VALUES: dict[str, Manifest] = {
             "gatewayFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}],
             "metricsFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}],
         },
-        "inferencePool": {"enabled": True, "targetPorts": [8000, 8001]},
+        "inferencePool": {"enabled": True, "discovery": True, "targetPorts": [8000, 8001]},
         "gateway": "istio",
     },
     "Redis of one's own": {
@@ -117,12 +117,34 @@ def test_no_container_may_more_than_it_needs(rendered: list[Manifest]) -> None:
             assert container["resources"]["limits"]["memory"]
 
 
-def test_only_the_agent_may_ask_kubernetes_and_only_for_pods(rendered: list[Manifest]) -> None:
+PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+POOL = {
+    "apiGroups": ["inference.networking.k8s.io"],
+    "resources": ["inferencepools"],
+    "resourceNames": ["default"],
+    "verbs": ["list", "watch"],
+}
+
+
+def test_an_agent_may_see_pods_a_picker_that_discovers_its_pool_too_and_nobody_more(rendered: list[Manifest]) -> None:
     trusted = [pod for pod in pods(rendered) if pod["spec"]["automountServiceAccountToken"]]
-    assert [pod["metadata"]["labels"]["app.kubernetes.io/name"] for pod in trusted] in ([], ["picker-agent"])
-    rules = [rule for each in rendered if each["kind"] in ("Role", "ClusterRole") for rule in each["rules"]]
-    assert rules in ([], [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}])
+    names = {pod["metadata"]["labels"]["app.kubernetes.io/name"] for pod in trusted}
+    rules = {each["metadata"]["name"]: each["rules"] for each in rendered if each["kind"] == "Role"}
+    granted = {"picker": [POOL, PODS], "picker-agent": [PODS]}
+    assert rules == {name: granted[name] for name in names}
+    assert {pod["spec"]["serviceAccountName"] for pod in trusted} == names
     assert not [each for each in rendered if each["kind"].startswith("ClusterRole")]
+
+
+def test_a_picker_discovers_the_pool_of_its_name_only_where_it_has_the_right() -> None:
+    for values in ({}, {"inferencePool": {"discovery": True}, "pool": "mine"}):
+        manifests = chart(values)
+        config = yaml.safe_load(one(manifests, "ConfigMap", "picker")["data"]["picker.yaml"])
+        roles = [each for each in manifests if each["kind"] == "Role" and each["metadata"]["name"] == "picker"]
+        assert ("kubernetes" in config) == bool(values) == bool(roles)
+        if roles:
+            assert config["kubernetes"] == {"namespace": "picker"}
+            assert roles[0]["rules"][0]["resourceNames"] == [config["pool"]] == ["mine"]
 
 
 def test_selectors_find_the_pods_that_they_mean(rendered: list[Manifest]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -11,12 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 import yaml
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from picker.agent.config import AgentConfig, KubernetesConfig, PodWorkers, WorkerConfig
 from picker.agent.discovery.file import watch
@@ -28,6 +22,7 @@ from picker.redisview.records import WorkerState
 from picker.simulation.process import free_ports
 from picker.simulation.valkey import ValkeyServer
 from tests.integration.engine_doubles import serving, sglang_pages
+from tests.integration.kubernetes_api import ApiServer, serving_api
 from tests.integration.test_agent import Rig, agent, ready, until
 
 # -- a file --------------------------------------------------------------------------------------------------------
@@ -124,107 +119,20 @@ async def test_more_workers_than_are_allowed_are_left_out(redis_server: ValkeySe
 # -- Kubernetes ----------------------------------------------------------------------------------------------------
 
 
-class ApiServer:
-    """Lists pods, and streams what a test feeds to those who watch."""
-
-    def __init__(self) -> None:
-        self.pods: dict[str, dict[str, Any]] = {}
-        self.watchers: list[asyncio.Queue[dict[str, Any] | None]] = []
-        self.version = 1
-        self.selectors: set[str] = set()
-        self.is_gone = False
-        self.fails = 0
-
-    async def list(self, request: Request) -> Response:
-        query = request.query_params
-        self.selectors.add(query["labelSelector"])
-        if query.get("watch"):
-            return self.watch()
-        if self.fails:
-            self.fails -= 1
-            return Response(status_code=500)
-        metadata = {"resourceVersion": str(self.version)}
-        return JSONResponse(
-            {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": [*self.pods.values()]}
-        )
-
-    def watch(self) -> Response:
-        if self.is_gone:
-            self.is_gone = False
-            return JSONResponse({"kind": "Status", "code": 410, "reason": "Expired"}, 410)
-        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self.watchers.append(events)
-
-        async def lines() -> AsyncIterator[bytes]:
-            while (event := await events.get()) is not None:
-                yield json.dumps(event).encode() + b"\n"
-
-        return StreamingResponse(lines(), media_type="application/json")
-
-    def put(self, name: str, ip: str = "", phase: str = "Running", leaving: bool = False, tell: bool = True) -> None:
-        self.version += 1
-        metadata: dict[str, Any] = {"name": name, "uid": f"uid-{name}-{ip}", "labels": {"topology": "a"}}
-        metadata["resourceVersion"] = str(self.version)
-        if leaving:
-            metadata["deletionTimestamp"] = "2026-11-30T12:00:00Z"
-        containers = [{"name": "side-car", "ports": [{"containerPort": 9}]}, {"name": "engine", "ports": []}]
-        status = {"phase": phase, **({"podIP": ip} if ip else {})}
-        known = name in self.pods
-        self.pods[name] = {"metadata": metadata, "spec": {"containers": containers}, "status": status}
-        if tell:
-            self.tell("MODIFIED" if known else "ADDED", self.pods[name])
-
-    def delete(self, name: str, tell: bool = True) -> None:
-        pod = self.pods.pop(name)
-        if tell:
-            self.tell("DELETED", pod)
-
-    def tell(self, kind: str, pod: dict[str, Any]) -> None:
-        for events in self.watchers:
-            events.put_nowait({"type": kind, "object": {"kind": "Pod", "apiVersion": "v1", **pod}})
-
-    def cut(self) -> None:
-        """Ends all streams."""
-        for events in self.watchers:
-            events.put_nowait(None)
-        self.watchers.clear()
-
-
-def way_to(server: str) -> dict[str, Any]:
-    return {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "u", "user": {}}],
-    }
-
-
 @asynccontextmanager
 async def cluster(tmp_path: Path) -> AsyncIterator[tuple[ApiServer, KubernetesConfig]]:
-    api = ApiServer()
-    app = Starlette(routes=[Route("/api/v1/namespaces/llm/pods", api.list)])
-    config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(server._serve())
-        await until(lambda: server.started)
-        host, port = server.servers[0].sockets[0].getsockname()
-        kubeconfig = tmp_path / "kubeconfig"
-        replace(kubeconfig, yaml.safe_dump(way_to(f"http://{host}:{port}")))
-        settings = KubernetesConfig(
-            selector="app=vllm",
-            port=8080,
-            namespace="llm",
-            labels={"zone": "topology", "none": "absent"},
-            worker=PodWorkers(kv_events="tcp://{ip}:5557", gpu="H100"),
-            kubeconfig=str(kubeconfig),
+    async with serving_api(tmp_path) as api:
+        yield (
+            api,
+            KubernetesConfig(
+                selector="app=vllm",
+                port=8080,
+                namespace="llm",
+                labels={"zone": "topology", "none": "absent"},
+                worker=PodWorkers(kv_events="tcp://{ip}:5557", gpu="H100"),
+                kubeconfig=str(api.kubeconfig),
+            ),
         )
-        try:
-            yield api, settings
-        finally:
-            api.cut()
-            server.should_exit = True
-            await task
 
 
 @asynccontextmanager

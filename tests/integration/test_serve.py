@@ -223,7 +223,7 @@ async def test_a_changed_file_is_read_again_and_a_wrong_one_is_not(processes: st
 
 async def test_the_flags_of_the_reference_picker_are_understood(tmp_path: Path) -> None:
     ports = free_ports(3)
-    flags = ("--pool-name", "p", "--pool-namespace", "n", "--zap-encoder", "json", "-v", "4", "--secure-serving=true")
+    flags = ("--pool-name", "p", "--zap-encoder", "json", "-v", "4", "--secure-serving=true")
     named = ("--grpc-port", f"{ports[0]}", "--grpc-health-port", f"{ports[1]}", "--metrics-port", f"{ports[2]}")
     process = Process("picker", [sys.executable, "-m", "picker", "serve", *flags, *named], tmp_path / "log")
     process.start()
@@ -247,6 +247,8 @@ async def test_the_flags_of_the_reference_picker_are_understood(tmp_path: Path) 
         ({"listen": "203.0.113.1:1"}, "listen: cannot listen on 203.0.113.1:1"),
         ({"health": "203.0.113.1:1"}, "health: cannot listen on 203.0.113.1:1"),
         ({"metrics": "203.0.113.1:1"}, "metrics: cannot listen on 203.0.113.1:1"),
+        ({"kubernetes": {}}, "outside of a cluster set kubeconfig"),
+        ({"kubernetes": {"group": "x"}}, "kubernetes.group: invalid enum value 'x'"),
         ({"metrics": "nowhere"}, "metrics: 'nowhere' is not host:port"),
         ({"listen": "127.0.0.1:99999"}, "listen: '127.0.0.1:99999' is not host:port"),
         ({"stale_after_s": -1}, "stale_after_s: expected `float` > 0"),

@@ -13,6 +13,7 @@ from picker.cli import app
 from picker.config import Config
 from picker.config_checks import check
 from picker.config_files import parse
+from picker.kubernetes.settings import KubernetesPool
 from picker.migrate.durations import duration_s
 from picker.migrate.epp import UnknownFlag, drop_in
 from picker.migrate.flags import Flag, flags
@@ -160,7 +161,8 @@ def test_an_unknown_command_line_says_which_are_known() -> None:
 
 
 CHART = (
-    "--pool-name pool --pool-namespace ns --pool-group g --grpc-port 9002 --grpc-health-port 9003 --metrics-port 9090"
+    "--pool-name pool --pool-namespace ns --pool-group inference.networking.x-k8s.io "
+    "--grpc-port 9002 --grpc-health-port 9003 --metrics-port 9090"
 )
 
 
@@ -169,7 +171,12 @@ def test_the_flags_that_charts_pass_are_settings() -> None:
     config = usable(imported)
     assert (config.pool, config.listen, config.health) == ("pool", "0.0.0.0:9002", "0.0.0.0:9003")
     assert (config.metrics, config.log_format, config.drain_s) == ("0.0.0.0:9090", "json", 45.0)
+    assert config.kubernetes == KubernetesPool(namespace="ns", group="inference.networking.x-k8s.io")
     assert config.tls is not None, "gateways expect encryption unless told otherwise"
+
+
+def test_without_a_namespace_there_is_no_cluster_to_ask() -> None:
+    assert usable(drop_in(["--pool-name", "p"])).kubernetes is None
 
 
 def test_plain_text_is_served_where_the_chart_says_so() -> None:

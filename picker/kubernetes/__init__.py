@@ -1,0 +1,1 @@
+"""What Kubernetes' API server says, by list and watch. `api` needs the extra `kubernetes`."""
