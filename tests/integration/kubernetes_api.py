@@ -32,6 +32,10 @@ class Watcher:
     labels: str
     events: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
 
+    def tell(self, event: str, kind: str, changed: dict[str, Any]) -> None:
+        if kind == self.kind and selects(self.labels, changed):
+            self.events.put_nowait({"type": event, "object": {"kind": "K", "apiVersion": "v1", **changed}})
+
 
 class ApiServer:
     """What it holds is in `objects`, by kind and name."""
@@ -41,6 +45,7 @@ class ApiServer:
         self.objects: dict[str, dict[str, dict[str, Any]]] = {PODS: {}, V1: {}, V1ALPHA2: {}}
         self.all_watchers: list[Watcher] = []
         self.version = 1
+        self.history: list[tuple[int, str, str, dict[str, Any]]] = []
         self.queries: list[dict[str, str]] = []
         self.is_gone = False
         self.fails = 0
@@ -70,7 +75,7 @@ class ApiServer:
         self.queries.append(query)
         labels, name = query.get("labelSelector", ""), query.get("fieldSelector", "").removeprefix("metadata.name=")
         if query.get("watch"):
-            return self.watch(Watcher(kind, labels))
+            return self.watch(Watcher(kind, labels), int(query["resourceVersion"]))
         if self.fails:
             self.fails -= 1
             return Response(status_code=500)
@@ -80,11 +85,14 @@ class ApiServer:
         metadata = {"resourceVersion": str(self.version)}
         return JSONResponse({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items})
 
-    def watch(self, watcher: Watcher) -> Response:
+    def watch(self, watcher: Watcher, since: int) -> Response:
         if self.is_gone:
             self.is_gone = False
             return JSONResponse({"kind": "Status", "code": 410, "reason": "Expired"}, 410)
         self.all_watchers.append(watcher)
+        for version, *told in self.history:
+            if version > since:
+                watcher.tell(*told)
 
         async def lines() -> AsyncIterator[bytes]:
             while (event := await watcher.events.get()) is not None:
@@ -104,9 +112,8 @@ class ApiServer:
         labels: dict[str, str] | None = None,
     ) -> None:
         """A pod comes or changes."""
-        self.version += 1
         metadata: dict[str, Any] = {"name": name, "uid": f"uid-{name}-{ip}"}
-        metadata |= {"labels": labels or {"app": "vllm", "topology": "a"}, "resourceVersion": str(self.version)}
+        metadata |= {"labels": labels or {"app": "vllm", "topology": "a"}}
         if leaving:
             metadata["deletionTimestamp"] = "2026-11-30T12:00:00Z"
         containers = [{"name": "side-car", "ports": [{"containerPort": 9}]}, {"name": "engine", "ports": []}]
@@ -117,9 +124,7 @@ class ApiServer:
 
     def put_pool(self, name: str = "default", kind: str = V1, **spec: Any) -> None:
         """An InferencePool comes or changes."""
-        self.version += 1
-        metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(self.version)}
-        self.change(kind, {"metadata": metadata, "spec": spec})
+        self.change(kind, {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": spec})
 
     def change(self, kind: str, changed: dict[str, Any], tell: bool = True) -> None:
         name = changed["metadata"]["name"]
@@ -134,9 +139,10 @@ class ApiServer:
             self.tell("DELETED", gone, kind)
 
     def tell(self, event: str, changed: dict[str, Any], kind: str = PODS) -> None:
+        self.version += 1
+        self.history.append((self.version, event, kind, changed))
         for watcher in self.all_watchers:
-            if watcher.kind == kind and selects(watcher.labels, changed):
-                watcher.events.put_nowait({"type": event, "object": {"kind": "K", "apiVersion": "v1", **changed}})
+            watcher.tell(event, kind, changed)
 
     def cut(self) -> None:
         """Ends all streams."""
