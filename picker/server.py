@@ -262,8 +262,12 @@ class Server:
     def _count(self, outcome: Outcome) -> None:
         self._metrics.response(outcome.status)
         self._observer.logged(outcome)
+        breakers = self._view.breakers
         if outcome.is_broken:
             self._metrics.broken.inc()
+        if outcome.is_broken or breakers.is_suspicious:
+            for slot in self._view.slots_at(outcome.served):
+                breakers.ended(slot, outcome.is_broken, time.monotonic())
         if outcome.attempts > 1:
             self._metrics.retried.inc()
         elif outcome.picked and outcome.served and outcome.served != outcome.picked[0]:

@@ -33,6 +33,8 @@ class Breakers:
         self._in_a_row = [0] * capacity
         self._pauses: dict[int, float] = {}
         """Of the slots whose breaker is open."""
+        self._broken: dict[int, int] = {}
+        """Of the slots whose last answers broke off, how many in a row."""
         self._until = np.zeros(capacity)
 
     def __repr__(self) -> str:
@@ -49,8 +51,17 @@ class Breakers:
         self._in_a_row += [0] * more
         self._until = np.concatenate([self._until, np.zeros(more)])
 
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether it matters that an answer ended well."""
+        return bool(self._broken)
+
     def reset(self, slot: int) -> None:
         """A new worker takes this slot."""
+        self._broken.pop(slot, None)
+        self._close(slot)
+
+    def _close(self, slot: int) -> None:
         self._in_a_row[slot] = 0
         self._pauses.pop(slot, None)
         self._until[slot] = 0.0
@@ -62,7 +73,16 @@ class Breakers:
         if status >= 500:
             self.failed(slot, now)
         else:
-            self.reset(slot)
+            self._close(slot)
+
+    def ended(self, slot: int, is_broken: bool, now: float) -> None:
+        """An answer of this worker is over, whole or broken off in the middle: after a head that was one of success."""
+        if not is_broken:
+            self._broken.pop(slot, None)
+            return
+        self._broken[slot] = self._broken.get(slot, 0) + 1
+        if self._broken[slot] >= self._failures and slot not in self._pauses:
+            self._pause(slot, self._pause_s, now)
 
     def failed(self, slot: int, now: float) -> None:
         """This worker could not be reached, or gave an answer that is one of a failure."""

@@ -209,6 +209,10 @@ class View:
         """The slots of known workers."""
         return self._facts.keys()
 
+    def slots_at(self, endpoint: str) -> list[int]:
+        """The slots of the workers that are reached there."""
+        return [slot for slot, facts in self._facts.items() if facts.endpoint == endpoint]
+
     def slot_of(self, worker: str, epoch: int) -> int | None:
         """The slot of this worker if it is known in this epoch."""
         slot = self._slots.get(worker)

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from redis.exceptions import RedisError
+
+from picker.simulation.process import DidNotStart
 from picker.simulation.stack import Plan
 from tests.chaos.faults import FAULTS, Rig
 from tests.chaos.harness import Clocks, Harness, Names
@@ -61,13 +64,17 @@ async def rig(shape: str, folder: Path) -> AsyncIterator[Rig]:
 
 
 async def suffer(rig: Rig, shape: str, faults: Sequence[str], per_s: float = PER_S) -> Verdict:
-    """These faults at the same time, under load, then mended."""
-    async with load(rig.stack.url, per_s) as fates:
-        await asyncio.sleep(_BEFORE_S)
-        async with contextlib.AsyncExitStack() as on:
-            for name in faults:
-                await on.enter_async_context(FAULTS[name].on(rig))
-            await asyncio.sleep(_FAULT_S)
-        recovered_s = await seconds_to_recover(rig.stack)
-        await asyncio.sleep(_BEFORE_S)
-    return Verdict(shape, tuple(faults), fates, recovered_s, await wrong_predictions(rig.stack))
+    """These faults at the same time, under load, then mended. One that cannot be mended leaves nothing whole."""
+    fates = Fates()
+    try:
+        async with load(rig.stack.url, per_s, fates):
+            await asyncio.sleep(_BEFORE_S)
+            async with contextlib.AsyncExitStack() as on:
+                for name in faults:
+                    await on.enter_async_context(FAULTS[name].on(rig))
+                await asyncio.sleep(_FAULT_S)
+            recovered_s = await seconds_to_recover(rig.stack)
+            await asyncio.sleep(_BEFORE_S)
+        return Verdict(shape, tuple(faults), fates, recovered_s, await wrong_predictions(rig.stack))
+    except (DidNotStart, RedisError, OSError, ExceptionGroup) as error:
+        return Verdict(shape, tuple(faults), fates, math.inf, [repr(error)])

@@ -71,3 +71,19 @@ async def _broken(listening: object) -> bool:
     except httpx.HTTPError:
         return True
     return False
+
+
+async def test_a_worker_whose_answers_break_off_is_left_out() -> None:
+    async with Stack(Plan(workers=2, worker=("--speed", "20"))) as stack:
+        async with httpx.AsyncClient(base_url=stack.url, timeout=60) as client:
+            await client.post(f"http://{stack.endpoints[0]}/fault", json={"kind": "break"})
+
+            async def is_left_out() -> bool:
+                body = {"model": MODEL, "prompt": "Hello", "max_tokens": 2, "stream": True}
+                await _broken(client.post("/v1/completions", json=body))
+                return await stack.metric_is('picker_degraded{mode="breakers_open"}', 1)
+
+            await until(is_left_out)
+            answered = [(await Conversation(f"chat {number}").turn(client)).status_code for number in range(10)]
+            # One may have been the one that tries.
+            assert answered.count(200) >= 9

@@ -75,6 +75,27 @@ def test_each_further_failure_doubles_the_pause_up_to_a_bound() -> None:
         assert passes(made, 1, now + pause)
 
 
+def broken(made: Breakers, count: int, now: float = 0.0) -> None:
+    for _ in range(count):
+        made.answered(1, 200, now)
+        made.ended(1, True, now)
+
+
+def test_answers_that_begin_well_and_break_off_in_a_row_open_it() -> None:
+    made = breakers()
+    broken(made, FAILURES - 1)
+    assert made.open == 0 and made.is_suspicious
+    made.ended(1, False, 0.0)
+    assert not made.is_suspicious
+    broken(made, FAILURES)
+    assert not passes(made, 1, PAUSE_S - 0.1) and passes(made, 1, PAUSE_S)
+    made.tried(1, PAUSE_S)
+    broken(made, 1, PAUSE_S)
+    assert not passes(made, 1, 2 * PAUSE_S - 0.1)
+    made.reset(1)
+    assert made.open == 0 and not made.is_suspicious
+
+
 def test_a_new_worker_in_the_slot_starts_with_a_closed_one() -> None:
     made = opened()
     made.reset(1)

@@ -90,7 +90,8 @@ def _register(way: str, kind: str, make: _On, says: str) -> None:
             yield
 
     name = f"network to {way} {kind}"
-    FAULTS[name] = Fault(name, way.split()[-1], says, on, lambda rig: _WAYS[way](rig) is not None)
+    part = "Redis" if way == "Redis" else "network"
+    FAULTS[name] = Fault(name, part, says, on, lambda rig: _WAYS[way](rig) is not None)
 
 
 for (_way, _kind), (_make, _says) in _FAULTS.items():

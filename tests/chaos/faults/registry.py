@@ -39,6 +39,11 @@ class Fault:
     on: Callable[[Rig], AbstractAsyncContextManager[None]]
     can: Callable[[Rig], bool]
 
+    @property
+    def has_to_do_with_redis(self) -> bool:
+        """Whether it may end otherwise with another shape of Redis."""
+        return self.part not in ("worker", "events", "network", "Envoy")
+
 
 FAULTS: dict[str, Fault] = {}
 

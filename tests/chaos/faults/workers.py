@@ -46,7 +46,11 @@ async def stalls(rig: Rig) -> AsyncIterator[None]:
         yield
 
 
-@fault("worker", "worker answers 200, then breaks off", "what has begun breaks off, five or so; then it is left out")
+@fault(
+    "worker",
+    "worker answers 200, then breaks off",
+    "what has begun breaks off; who hears of five leaves it out",
+)
 async def breaks_off(rig: Rig) -> AsyncIterator[None]:
     async with _worker(rig, "break"):
         yield
