@@ -7,7 +7,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -184,7 +183,8 @@ class Picker:
         except TimeoutError:
             return self._pass("body-unread", started)
         answer = await self._place(wanted, known)
-        return replace(answer, new_body=known.new_body) if isinstance(answer, Picked) and known.new_body else answer
+        is_rewritten = known.new_body and isinstance(answer, Picked)
+        return msgspec.structs.replace(answer, new_body=known.new_body) if is_rewritten else answer
 
     async def _understand(self, wanted: Pick, started: float) -> _Known:
         """Raises BadRequest, TimeoutError."""

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from picker.extproc.events import Event
+from picker.extproc.message import Message
 
 
-@dataclass(frozen=True, slots=True)
-class SendHeadersContinue:
+class SendHeadersContinue(Message, frozen=True):
     """`request_headers` answered without a pick: it comes with the body (BUFFERED modes)."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendHeadersPick:
+class SendHeadersPick(Message, frozen=True):
     """`request_headers` answered with the pick. Without endpoints it removes the header and leaves Envoy to choose.
 
     `prefiller` is the endpoint that is to prefill first, "" where that is none. `traceparent` is the header of this
@@ -27,33 +26,29 @@ class SendHeadersPick:
     traceparent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SendBodyPick:
+class SendBodyPick(Message, frozen=True):
     """`request_body` answered with the pick (BUFFERED modes), and the body left as it is or replaced."""
 
     endpoints: tuple[str, ...]
-    new_body: bytes | None = field(default=None, repr=False)
+    new_body: bytes | None = None
     prefiller: str = ""
     traceparent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SendBodyContinue:
+class SendBodyContinue(Message, frozen=True):
     """`request_body` answered (STREAMED, or a piece after the pick), and the piece left as it is or replaced."""
 
-    new_data: bytes | None = field(default=None, repr=False)
+    new_data: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SendBodyPiece:
+class SendBodyPiece(Message, frozen=True):
     """A piece of the request body handed back (FULL_DUPLEX), at most 62,000 bytes."""
 
-    data: bytes = field(repr=False)
+    data: bytes
     end_of_stream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SendExtension:
+class SendExtension(Message, frozen=True):
     """`override_message_timeout`: the answer to the last message may take so long, in seconds.
 
     Envoy ignores it beyond its own `max_message_timeout`, which is 0 where it is not set.
@@ -62,13 +57,11 @@ class SendExtension:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class SendTrailersContinue:
+class SendTrailersContinue(Message, frozen=True):
     """`request_trailers` answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendResponseHeadersContinue:
+class SendResponseHeadersContinue(Message, frozen=True):
     """`response_headers` answered; `header`, if not empty, is added to tell the client which endpoint served it.
 
     `decision`, if not empty, tells it why.
@@ -79,21 +72,18 @@ class SendResponseHeadersContinue:
     decision: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SendResponseBodyContinue:
+class SendResponseBodyContinue(Message, frozen=True):
     """`response_body` answered, body left as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendResponseBodyPiece:
+class SendResponseBodyPiece(Message, frozen=True):
     """A piece of the response body handed back (FULL_DUPLEX), at most 62,000 bytes."""
 
-    data: bytes = field(repr=False)
+    data: bytes
     end_of_stream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SendResponseTrailersContinue:
+class SendResponseTrailersContinue(Message, frozen=True):
     """`response_trailers` answered."""
 
 
@@ -112,29 +102,26 @@ class SendRefusal:
     retry_after_s: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(Message, frozen=True):
     """Choose a worker; the answer comes as `Picked` or `NotPicked`. `is_whole`: nothing of the body is missing.
 
     `tenant` is whose request it is by the proxy's own metadata, "" where that does not say.
     """
 
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes = field(repr=False)
+    headers: Mapping[str, str]
+    body: bytes
     is_whole: bool = True
     subset: frozenset[str] | None = None
     tenant: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StartTimer:
+class StartTimer(Message, frozen=True):
     """Tell `DeadlinePassed` at this time. There is one timer; None stops it."""
 
     at: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class FirstByte:
+class FirstByte(Message, frozen=True):
     """A worker has begun to answer this placement, with this status."""
 
     placement: Any
@@ -142,28 +129,24 @@ class FirstByte:
     served: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Message, frozen=True):
     """The response of this placement has passed whole; `tail` is its end, to read the usage from."""
 
     placement: Any
-    tail: bytes = field(repr=False)
+    tail: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Message, frozen=True):
     """This placement is over. Asked for exactly once for each."""
 
     placement: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Message, frozen=True):
     """Close our side of the stream: nothing more will be said."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ignored:
+class Ignored(Message, frozen=True):
     """An event that means nothing in this state. A proxy may send anything; we count it."""
 
     event: type[Event]

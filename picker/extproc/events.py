@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from picker.extproc.message import Message
 
 
 class BodyMode(enum.Enum):
@@ -18,8 +19,7 @@ class BodyMode(enum.Enum):
     FULL_DUPLEX = 4
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeaders:
+class RequestHeaders(Message, frozen=True):
     """`ProcessingRequest.request_headers`, with the modes that only a stream's first message announces.
 
     Names are in lower case; of a repeated header the first value counts. `subset` holds the endpoints that the proxy
@@ -28,7 +28,7 @@ class RequestHeaders:
     "" where that does not say.
     """
 
-    headers: Mapping[str, str] = field(repr=False)
+    headers: Mapping[str, str]
     end_of_stream: bool = False
     request_mode: BodyMode = BodyMode.BUFFERED
     body_comes_unasked: bool = False
@@ -37,22 +37,19 @@ class RequestHeaders:
     tenant: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBody:
+class RequestBody(Message, frozen=True):
     """`ProcessingRequest.request_body`: all of it (BUFFERED) or a piece (up to 1 MiB). `is_new`: replaced by us."""
 
-    data: bytes = field(default=b"", repr=False)
+    data: bytes = b""
     end_of_stream: bool = True
     is_new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTrailers:
+class RequestTrailers(Message, frozen=True):
     """`ProcessingRequest.request_trailers`. In the streamed modes they end a body that had no last piece."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHeaders:
+class ResponseHeaders(Message, frozen=True):
     """`ProcessingRequest.response_headers`. `status` is `:status`, 0 where it is absent.
 
     `served` is the endpoint that answered, which after a retry is not the one picked first; "" where the proxy does not
@@ -63,21 +60,18 @@ class ResponseHeaders:
     served: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseBody:
+class ResponseBody(Message, frozen=True):
     """`ProcessingRequest.response_body`."""
 
-    data: bytes = field(default=b"", repr=False)
+    data: bytes = b""
     end_of_stream: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseTrailers:
+class ResponseTrailers(Message, frozen=True):
     """`ProcessingRequest.response_trailers`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
+class Picked(Message, frozen=True):
     """The answer to a `Pick`. Without endpoints the proxy chooses for itself: we know no better.
 
     `prefiller` is the endpoint that is to compute the prompt before the first of `endpoints` answers it.
@@ -89,14 +83,13 @@ class Picked:
 
     endpoints: tuple[str, ...]
     placement: Any = None
-    new_body: bytes | None = field(default=None, repr=False)
+    new_body: bytes | None = None
     prefiller: str = ""
     reason: str = ""
     traceparent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NotPicked:
+class NotPicked(Message, frozen=True):
     """The other answer to a `Pick`: nobody may serve this request.
 
     `retry_after_s`: when the client is told to come back, in whole seconds; 0 where it is not told.
@@ -108,23 +101,19 @@ class NotPicked:
     retry_after_s: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NotYet:
+class NotYet(Message, frozen=True):
     """The answer to a `Pick` will take a while."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(Message, frozen=True):
     """The time that `StartTimer` asked for has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoRoom:
+class NoRoom(Message, frozen=True):
     """Envoy is sending more than can be held, and some of it is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Message, frozen=True):
     """The stream has ended, however: half-close, reset and a lost connection are all normal ends."""
 
 

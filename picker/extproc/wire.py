@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, singledispatch
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
 
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
@@ -143,10 +145,11 @@ def _served(message: pb.ProcessingRequest) -> str:
     return ""
 
 
-@singledispatch
 def build(action: do.Send) -> bytes:
     """The message for an action. One function for each kind of action; the constant ones are built once."""
-    return _CONSTANT[type(action)]
+    kind = type(action)
+    make = _MAKE.get(kind)
+    return make(action) if make else _CONSTANT[kind]
 
 
 _CONSTANT: dict[type, bytes] = {
@@ -159,13 +162,11 @@ _CONSTANT: dict[type, bytes] = {
 }
 
 
-@build.register
-def _(action: do.SendHeadersPick) -> bytes:
+def _send_headers_pick(action: do.SendHeadersPick) -> bytes:
     return _headers_pick(action.endpoints, action.prefiller) + _traced("request_headers", action.traceparent)
 
 
-@build.register
-def _(action: do.SendBodyPick) -> bytes:
+def _send_body_pick(action: do.SendBodyPick) -> bytes:
     if action.new_body is None:
         return _body_pick(action.endpoints, action.prefiller) + _traced("request_body", action.traceparent)
     common = _common(action.endpoints, action.prefiller)
@@ -176,8 +177,7 @@ def _(action: do.SendBodyPick) -> bytes:
     return _with_metadata(message, action.endpoints) + _traced("request_body", action.traceparent)
 
 
-@build.register
-def _(action: do.SendBodyContinue) -> bytes:
+def _send_body_continue(action: do.SendBodyContinue) -> bytes:
     if action.new_data is None:
         return _CONSTANT[do.SendBodyContinue]
     message = pb.ProcessingResponse()
@@ -231,31 +231,27 @@ def _with_metadata(message: pb.ProcessingResponse, endpoints: tuple[str, ...]) -
     return bytes(message.SerializeToString())
 
 
-@build.register
-def _(action: do.SendExtension) -> bytes:
+def _send_extension(action: do.SendExtension) -> bytes:
     message = pb.ProcessingResponse()
     message.override_message_timeout.FromMilliseconds(round(action.seconds * 1000))
     return bytes(message.SerializeToString())
 
 
-@build.register
-def _(action: do.SendBodyPiece) -> bytes:
+def _send_body_piece(action: do.SendBodyPiece) -> bytes:
     message = pb.ProcessingResponse()
     piece = message.request_body.response.body_mutation.streamed_response
     piece.body, piece.end_of_stream = action.data, action.end_of_stream
     return bytes(message.SerializeToString())
 
 
-@build.register
-def _(action: do.SendResponseBodyPiece) -> bytes:
+def _send_response_body_piece(action: do.SendResponseBodyPiece) -> bytes:
     message = pb.ProcessingResponse()
     piece = message.response_body.response.body_mutation.streamed_response
     piece.body, piece.end_of_stream = action.data, action.end_of_stream
     return bytes(message.SerializeToString())
 
 
-@build.register
-def _(action: do.SendResponseHeadersContinue) -> bytes:
+def _send_response_headers(action: do.SendResponseHeadersContinue) -> bytes:
     if not action.header and not action.decision:
         return _CONSTANT[do.SendResponseHeadersContinue]
     message = pb.ProcessingResponse()
@@ -289,8 +285,7 @@ _DROPPED = {
 """Our reasons in the words of the reference picker's header, for the reasons that it has."""
 
 
-@build.register
-def _(action: do.SendRefusal) -> bytes:
+def _send_refusal(action: do.SendRefusal) -> bytes:
     message = pb.ProcessingResponse()
     immediate = message.immediate_response
     immediate.status.code = http_status_pb2.StatusCode.Name(action.status)
@@ -307,6 +302,18 @@ def _(action: do.SendRefusal) -> bytes:
     if action.retry_after_s:
         _set(immediate.headers, "retry-after", str(action.retry_after_s))
     return bytes(message.SerializeToString())
+
+
+_MAKE: Mapping[type, Callable[[Any], bytes]] = {
+    do.SendHeadersPick: _send_headers_pick,
+    do.SendBodyPick: _send_body_pick,
+    do.SendBodyContinue: _send_body_continue,
+    do.SendExtension: _send_extension,
+    do.SendBodyPiece: _send_body_piece,
+    do.SendResponseBodyPiece: _send_response_body_piece,
+    do.SendResponseHeadersContinue: _send_response_headers,
+    do.SendRefusal: _send_refusal,
+}
 
 
 def _set(mutation: pb.HeaderMutation, name: str, value: str) -> None:
