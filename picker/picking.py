@@ -48,11 +48,13 @@ _PARSE_BUDGET_S = 3.0
 _MOST_DIGITS = 16
 
 
-Asked = Callable[[str, float, int, int, float], None]
-"""Told of each request: its model, its prefill in seconds, tokens of its prompt and expected answer, the time."""
+Asked = Callable[[str, str, float, int, int, float], None]
+"""Told of each request: model, adapter or "", prefill in seconds, tokens of prompt and expected answer, the time."""
 
 
-def _nobody_asks(model: str, prefill_s: float, prompt_tokens: int, output_tokens: int, now: float) -> None:
+def _nobody_asks(
+    model: str, adapter: str, prefill_s: float, prompt_tokens: int, output_tokens: int, now: float
+) -> None:
     pass
 
 
@@ -234,7 +236,7 @@ class Picker:
         prefill_s = self._placer.prefill_s(about, placed)
         if prefill_s is not None and about.model:
             tokens = about.prompt_tokens, about.expected_output_tokens
-            self.asked(base or about.model, prefill_s, *tokens, time.monotonic())
+            self.asked(base or about.model, about.adapter, prefill_s, *tokens, time.monotonic())
         if isinstance(placed, Turned):
             self._metrics.refused(placed.cause)
             self._observer.turned_away(asked, about, placed.cause, CAUSE_STATUS[placed.cause], moment)

@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import structlog
 
 from picker.config import Config
 from picker.fleet.view import View
 from picker.scaling.external_scaler import ExternalScalerPort
+from picker.scaling.residency import Residency
 from picker.scaling.signals import Signal, Signals, Waiting
 from picker.telemetry.metrics import ModelReadings
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 _READ_EVERY_S = 1.0
 
@@ -36,6 +39,7 @@ class Sizing:
         self._waiting = waiting
         self._pickers = pickers
         self._now: dict[str, Signal] = {}
+        self._residencies: dict[str, Residency] = {}
         self.readings: ModelReadings = {}
         self.asked = self._signals.asked
 
@@ -58,8 +62,10 @@ class Sizing:
 
     def read(self, now: float) -> None:
         """Looks once."""
-        self._now = self._signals.read(self._view, self._waiting(now), now, self._pickers())
-        self.readings = _readings(self._now)
+        pickers = self._pickers()
+        self._now = self._signals.read(self._view, self._waiting(now), now, pickers)
+        self._residencies = self._signals.residencies(self._now, self._view, now, pickers)
+        self.readings = {**_readings(self._now), **_residency_readings(self._residencies)}
 
     def desired(self) -> Mapping[str, int]:
         """Workers to ask for, by model."""
@@ -67,12 +73,12 @@ class Sizing:
 
 
 def _readings(signals: Mapping[str, Signal]) -> ModelReadings:
-    columns: dict[str, tuple[str, Callable[[Signal], float]]] = {
+    return _by_name(signals, {
         "scaling_desired_workers": ("Workers to ask for.", lambda s: s.desired.workers),
         "scaling_workers_now": ("Workers for the demand of now, at the target.", lambda s: s.desired.now),
         "scaling_workers_soon": ("Workers for the demand forecast.", lambda s: s.desired.soon),
         "scaling_workers_backlog": ("Workers for what waits already.", lambda s: s.desired.backlog),
-        "scaling_workers": ("Workers that serve it, ready and fresh.", lambda s: s.workers),
+        "scaling_workers": ("Workers that serve it and are heard of.", lambda s: s.workers),
         "scaling_requests_per_second": ("Requests that come, of all pickers.", lambda s: s.requests_per_s),
         "scaling_tokens_per_second": ("Tokens of prompts and expected answers.", lambda s: s.tokens_per_s),
         "scaling_service_seconds": ("Worker-seconds of a request.", lambda s: s.service_s),
@@ -80,8 +86,19 @@ def _readings(signals: Mapping[str, Signal]) -> ModelReadings:
         "scaling_waiting_requests": ("Requests that wait for a worker with room.", lambda s: s.waiting.requests),
         "scaling_waiting_oldest_seconds": ("How long the oldest of them has waited.", lambda s: s.waiting.oldest_s),
         "scaling_requests_at_risk": ("Requests that wait longer than drain_s.", lambda s: s.at_risk),
-    }
+    })  # fmt: skip
+
+
+def _residency_readings(residencies: Mapping[str, Residency]) -> ModelReadings:
+    return _by_name(residencies, {
+        "scaling_resident_workers": ("Workers on which a model or an adapter is loaded.", lambda r: r.resident),
+        "scaling_resident_needed": ("Workers on which it should be, by what it is asked for.", lambda r: r.needed),
+        "scaling_preload_workers": ("Workers on which it should be loaded besides.", lambda r: r.preload),
+    })  # fmt: skip
+
+
+def _by_name(values: Mapping[str, T], columns: Mapping[str, tuple[str, Callable[[T], float]]]) -> ModelReadings:
     return {
-        name: (text, {model: read(signal) for model, signal in signals.items()})
-        for name, (text, read) in columns.items()
+        metric: (text, {name: read(value) for name, value in values.items()})
+        for metric, (text, read) in columns.items()
     }

@@ -35,6 +35,7 @@ def server(**settings: object) -> Server:
     server._view.reuse.placed(slot, 1000, 500, 0.0)
     server._view.reuse.counted(slot, 1000, 500, 0.0)
     server._truth.readings = server._truth._read(0.0)
+    server._sizing.read(0.0)
     server._waiting = server._picker.admitting.by_class()
     server._gauges = server._readings()
     server._insight.look(server._degraded(), 0.0)

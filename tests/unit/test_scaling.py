@@ -143,7 +143,7 @@ def test_models_are_sized_one_by_one_and_pickers_add_up() -> None:
     view = fleet(1)
     signals = Signals(Scaling(), MODEL)
     for number in range(600):
-        signals.asked("llama", 1.0, 100, 0, number / 2)
+        signals.asked("llama", "", 1.0, 100, 0, number / 2)
     one = signals.read(view, {"gpt": Waiting(3, 300, 2.0)}, 300.0)
     assert set(one) == {"llama", "gpt"}
     assert (one["llama"].workers, one["gpt"].workers) == (1, 0)
@@ -155,10 +155,56 @@ def test_models_are_sized_one_by_one_and_pickers_add_up() -> None:
     assert two["llama"].desired.workers > one["llama"].desired.workers
 
 
+ADAPTER_SETTINGS = Scaling(startup_s=0.0, target=0.5, idle_s=60.0, down_after_s=60.0)
+
+
+def asked_for_an_adapter(signals: Signals, adapter: str, rate: float, seconds: int) -> float:
+    for number in range(int(rate * seconds)):
+        signals.asked("llama", adapter, 0.5, 100, 0, number / rate)
+    return float(seconds)
+
+
+def test_a_model_is_to_be_loaded_on_as_many_workers_more_as_it_lacks() -> None:
+    view = fleet(2)
+    signals = Signals(ADAPTER_SETTINGS, MODEL)
+    now = asked_for_an_adapter(signals, "", 4.0, 300)
+    read = signals.read(view, {"gpt": Waiting(1, 100, 1.0)}, now)
+    found = signals.residencies(read, view, now)
+    assert (found["llama"].needed, found["llama"].resident, found["llama"].preload) == (4, 2, 2)
+    assert (found["gpt"].resident, found["gpt"].preload) == (0, read["gpt"].desired.workers)
+    view.ready[:] = False
+    assert signals.residencies(read, view, now)["llama"].resident == 0
+
+
+def test_an_adapter_is_to_be_loaded_where_its_own_requests_need_it_and_no_more() -> None:
+    view = fleet(3, adapters=("sql", "poems"))
+    signals = Signals(ADAPTER_SETTINGS, MODEL)
+    now = asked_for_an_adapter(signals, "sql", 2.0, 300)
+    view.use_adapter(0, "sql")
+    read = signals.read(view, {}, now)
+    found = signals.residencies(read, view, now)
+    assert set(read) == {"llama"}, "adapters are not asked workers for by themselves"
+    assert (found["sql"].needed, found["sql"].resident, found["sql"].preload) == (2, 1, 1)
+    assert "poems" not in found
+    view.use_adapter(1, "sql")
+    assert signals.residencies(read, view, now)["sql"].preload == 0
+    crowded = signals.residencies(read, view, now, pickers=10)["sql"]
+    assert (crowded.needed, crowded.preload) == (3, 1), "no more than know it"
+
+
+def test_an_adapter_that_nobody_asks_for_any_more_need_not_be_loaded() -> None:
+    view = fleet(1, adapters=("sql",))
+    signals = Signals(ADAPTER_SETTINGS, MODEL)
+    now = asked_for_an_adapter(signals, "sql", 1.0, 100)
+    for second in range(200):
+        found = signals.residencies({}, view, now + second)
+    assert found["sql"].needed == 0
+
+
 def test_names_that_clients_make_up_are_bounded() -> None:
     signals = Signals(Scaling(), MODEL)
     for number in range(3 * MOST_MODELS):
-        signals.asked(f"m{number}", 1.0, 1, 1, float(number))
+        signals.asked(f"m{number}", "", 1.0, 1, 1, float(number))
     read = signals.read(View(capacity=4), {}, 1000.0)
     assert len(read) == MOST_MODELS
     assert f"m{3 * MOST_MODELS - 1}" in read

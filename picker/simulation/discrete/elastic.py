@@ -50,7 +50,7 @@ class Predictive:
 
     def placed(self, ask: Ask, prefill_s: float, gateway: Gateway, now: float) -> None:
         """As `Scaler.placed`."""
-        self._signals.asked(MODEL, prefill_s, ask.prompt_tokens, gateway.view.lengths.mean(MODEL), now)
+        self._signals.asked(MODEL, "", prefill_s, ask.prompt_tokens, gateway.view.lengths.mean(MODEL), now)
 
     def desired(self, gateway: Gateway, fleet: Fleet, now: float) -> int:
         """As `Scaler.desired`."""
