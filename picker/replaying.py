@@ -1,7 +1,7 @@
 """Decisions made again: with the settings that made them each comes out the same; others show what they change.
 
 Each decision is made on what it saw when it was made. What would have followed from other decisions is not part of it:
-`picker simulate` has clusters for that.
+`picker.simulation.discrete.recorded` plays the day again for that.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,16 @@ from picker.fleet.view import View
 from picker.placing import Placer
 from picker.scheduling.decide import decide
 from picker.scheduling.decision import Refused, Routed
+from picker.scheduling.model import WorkerModel
 from picker.scheduling.policies import expected_delay, find
 from picker.scheduling.profile import DEFAULT, Match, Profile, choose
 from picker.scheduling.request import SchedulingRequest
 from picker.ties import Ties
 
 DECIDING = (
-    "policy", "fallbacks", "profiles", "disaggregation", "failure_domain", "worker_model", "stale_after_s",
+    "policy", "fallbacks", "profiles", "disaggregation", "failure_domain", "worker_model", "stale_after_s", "admission",
 )  # fmt: skip
-"""The settings that bear on decisions."""
+"""The settings that bear on decisions, and on when they are made."""
 
 _MEASURE = find(expected_delay.NAME)
 _LINE = msgspec.json.Decoder(Process | Fleet | Inputs | Record)
@@ -99,7 +101,8 @@ class Totals:
         self.routed += 1
         self.prompt_tokens += prompt_tokens
         self.hit_tokens += min(verdict.hit_tokens, prompt_tokens)
-        self.ttft_s.append(verdict.ttft_s)
+        if isfinite(verdict.ttft_s):
+            self.ttft_s.append(verdict.ttft_s)
 
 
 def replay(files: Iterable[Path], other: Config | None = None) -> Iterator[Again]:
@@ -110,11 +113,11 @@ def replay(files: Iterable[Path], other: Config | None = None) -> Iterator[Again
 
 def _replay_file(file: Path, other: Config | None) -> Iterator[Again]:
     reader, config = Reader(), None
-    for number, line in _lines(file):
+    for number, line in read_lines(file):
         match line:
             case Process(policy=policy):
                 reader.process(line)
-                config = _config(policy, f"{file.name}:{number}")
+                config = settings_of(policy, f"{file.name}:{number}")
             case Fleet():
                 reader.fleet(line)
             case Inputs():
@@ -124,7 +127,8 @@ def _replay_file(file: Path, other: Config | None) -> Iterator[Again]:
                 yield _again(line, seen, config, other or config)
 
 
-def _lines(file: Path) -> Iterator[tuple[int, Process | Fleet | Inputs | Record]]:
+def read_lines(file: Path) -> Iterator[tuple[int, Process | Fleet | Inputs | Record]]:
+    """What is in a recording, with the numbers of the lines. Raises BadRecording."""
     number = 0
     try:
         with file.open("rb") as lines:
@@ -136,7 +140,8 @@ def _lines(file: Path) -> Iterator[tuple[int, Process | Fleet | Inputs | Record]
         raise BadRecording(f"{file}: cannot be read: {error.strerror}") from None
 
 
-def _config(policy: dict[str, Any], where: str) -> Config:
+def settings_of(policy: dict[str, Any], where: str) -> Config:
+    """Those that a recording was made by. Raises BadRecording."""
     try:
         return msgspec.convert(policy, Config)
     except msgspec.ValidationError as error:
@@ -159,26 +164,25 @@ def _again(line: Inputs, seen: Seen, before: Config, after: Config) -> Again:
 
 def _verdict(line: Inputs, seen: Seen, config: Config) -> Verdict:
     about = msgspec.convert(line.about, SchedulingRequest)
-    profile = choose(_as_recorded(config.profiles), about.model or "", line.tenant, line.objective, about.prompt_tokens)
+    profile = choose(as_recorded(config.profiles), about.model or "", line.tenant, line.objective, about.prompt_tokens)
     about = msgspec.structs.replace(about, profile=profile)
     view = FrozenView(seen.frozen, seen.roster, seen.hits, seen.loaded, config.stale_after_s)
     decision, prefill = Placer(config, view, line.ties - about.sequence).decide(about, seen.now)
     if isinstance(decision, Refused):
         return Verdict((), decision.reason)
     first = prefill or decision
-    return Verdict(decision.endpoints, "", decision.hit_tokens, _ttft_s(about, view, config, first.slots[0], seen.now))
+    ttft_s = predicted_ttft_s(about, view, config.worker_model, first.slots[0], seen.now)
+    return Verdict(decision.endpoints, "", decision.hit_tokens, ttft_s)
 
 
-def _ttft_s(about: SchedulingRequest, view: View, config: Config, slot: int, now: float) -> float:
+def predicted_ttft_s(about: SchedulingRequest, view: View, model: WorkerModel, slot: int, now: float) -> float:
     """Of the same measure whatever the policy: what `expected-delay` expects there until the first token."""
-    everywhere = decide(
-        msgspec.structs.replace(about, profile=DEFAULT), view, _MEASURE, config.worker_model, now, Ties()
-    )
+    everywhere = decide(msgspec.structs.replace(about, profile=DEFAULT), view, _MEASURE, model, now, Ties())
     terms = everywhere.terms if isinstance(everywhere, Routed) else {}
     return float(sum(terms[name][slot] for name in ("wait", "work") if name in terms))
 
 
-def _as_recorded(profiles: Iterable[Profile]) -> list[Profile]:
+def as_recorded(profiles: Iterable[Profile]) -> list[Profile]:
     """Recordings have digests of names that were not known to the picker that made them."""
     return [msgspec.structs.replace(profile, match=_or_digests(profile.match)) for profile in profiles]
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from picker.commands.client import fail
+from picker.commands.played import quantile, show_played
 from picker.replaying import Again, Totals
 
 
@@ -20,11 +21,16 @@ def replay(
     policy: Annotated[
         Path | None, typer.Option(help="A picker's configuration with other settings.", dir_okay=False)
     ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Play the day again on simulated workers: placements have effects."),
+    ] = False,
     changed: Annotated[int, typer.Option(help="Print so many of the decisions that change.", min=0)] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Decide a recording again, as it was decided and by other settings; tell the difference.
 
+    Each decision is made on what it saw then; with --simulate on what would have come of the decisions before it.
     Exit code 1 where the settings of the recording do not give what was recorded: then another version made it.
     """
     from picker.config import Config
@@ -34,6 +40,8 @@ def replay(
 
     try:
         other = load(policy, Config) if policy else None
+        if simulate:
+            return show_played(files, other, json)
         told = _Comparison(changed)
         told.take(replay(files, other))
     except (BadRecording, ConfigError, UnknownPolicy) as error:
@@ -109,10 +117,6 @@ def _figures(totals: Totals) -> dict[str, Any]:
         "hit_tokens": totals.hit_tokens,
         "hit_share": round(totals.hit_tokens / max(1, totals.prompt_tokens), 4),
         "ttft_mean_s": round(sum(waits) / max(1, len(waits)), 4),
-        "ttft_p50_s": _quantile(waits, 0.5),
-        "ttft_p95_s": _quantile(waits, 0.95),
+        "ttft_p50_s": quantile(waits, 0.5),
+        "ttft_p95_s": quantile(waits, 0.95),
     }
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 4) if ordered else 0.0

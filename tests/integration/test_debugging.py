@@ -141,6 +141,11 @@ async def test_a_recording_comes_out_the_same_and_shows_what_another_policy_chan
     assert told["after"]["hit_tokens"] < told["before"]["hit_tokens"]
     text = await stack.command("replay", stack.recording, "--policy", other, "--changed", "3")
     assert "decisions come out as they were recorded" in text and "hit share" in text
+    played = json.loads(await stack.command("replay", stack.recording, "--policy", other, "--simulate", "--json"))
+    assert played["simulated"]["routed"] == played["with --policy"]["routed"] >= 8
+    assert played["with --policy"]["hit tokens"] < played["simulated"]["hit tokens"]
+    text = await stack.command("replay", stack.recording, "--policy", other, "--simulate")
+    assert all(row in text for row in ("predicted ttft mean s", "hit tokens", "refused", "with --policy"))
 
 
 async def test_envoy_has_the_statistics_that_alerts_are_about(stack: Operated) -> None:

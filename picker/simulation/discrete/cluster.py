@@ -314,6 +314,9 @@ class _Run:
         if fault.factor is not None:
             worker.engine.slowdown = fault.factor
             return
+        self._kill(now, worker)
+
+    def _kill(self, now: float, worker: _Worker) -> None:
         worker.is_alive = False
         worker.wake += 1
         broken, worker.exchanges = worker.exchanges, {}
@@ -327,7 +330,10 @@ class _Run:
         if fault.factor is not None:
             worker.engine.slowdown = 1.0
             return
-        worker.engine, worker.copies, worker.is_alive = self._engine(), Counter(), True
+        self._revive(now, worker, self._engine())
+
+    def _revive(self, now: float, worker: _Worker, engine: DiscreteEngine) -> None:
+        worker.engine, worker.copies, worker.is_alive = engine, Counter(), True
         worker.epoch += 1
         worker.report = _NOTHING
         for gateway in self._gateways:

@@ -146,16 +146,7 @@ class Gateway:
     def route(self, ask: Ask, blocks: Sequence[int], block_tokens: int, now: float) -> Placed | Away | None:
         """Decides and books; None where it waits, until `dispatch` names it."""
         self.catch_up(now)
-        request = SchedulingRequest(
-            sequence=self._sequence,
-            model=ask.adapter or MODEL,
-            prompt_tokens=ask.prompt_tokens,
-            expected_output_tokens=self.view.lengths.mean(MODEL),
-            chain=blocks,
-            block_tokens=block_tokens,
-            adapter=ask.adapter,
-            session=ask.session,
-        )
+        request = self._about(ask, blocks, block_tokens)
         self._sequence += 1
         if self.admission is None:
             decision = self._decide(request, now)[0]
@@ -176,6 +167,18 @@ class Gateway:
         """Requests that wait here."""
         return len(self.admission.waiting) if self.admission else 0
 
+    def _about(self, ask: Ask, blocks: Sequence[int], block_tokens: int) -> SchedulingRequest:
+        return SchedulingRequest(
+            sequence=self._sequence,
+            model=ask.adapter or MODEL,
+            prompt_tokens=ask.prompt_tokens,
+            expected_output_tokens=self.view.lengths.mean(MODEL),
+            chain=blocks,
+            block_tokens=block_tokens,
+            adapter=ask.adapter,
+            session=ask.session,
+        )
+
     def _entry(self, request: SchedulingRequest, ask: Ask, now: float) -> Entry:
         rank = self._rules.rank(ask.kind)
         rank = self._rules.default_rank if rank is None else rank
@@ -194,7 +197,7 @@ class Gateway:
         if not isinstance(verdict, Admitted):
             return Away(verdict.retry_after_s if isinstance(verdict, Turned) else 0)
         decision, tokens = verdict.decision, request.prompt_tokens
-        booking = self.view.place(decision.slots[0], request.chain, True, decision.work_s, tokens, now)
+        booking = self.view.place(decision.slots[0], request.chain, request.exact, decision.work_s, tokens, now)
         if request.adapter:
             self.view.use_adapter(decision.slots[0], request.adapter)
         self.view.reuse.placed(decision.slots[0], tokens, decision.hit_tokens, now)

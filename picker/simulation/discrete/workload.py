@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from picker.scheduling.request import SchedulingRequest
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:
@@ -13,7 +15,8 @@ class Ask:
 
     `at` is in seconds. `chain` holds the ids of the full blocks of prompt and answer as far as they can be shared;
     equal ids mean equal prefixes. `session` is what a client would send to stay together; `user` whose turn it was.
-    `kind` is a class to be reported by itself. What is not `measured` warms the caches.
+    `kind` is a class to be reported by itself. What is not `measured` warms the caches. `about` is what a picker
+    knew of it, where it was recorded.
     """
 
     at: float
@@ -26,6 +29,7 @@ class Ask:
     adapter: str = ""
     tenant: str = ""
     measured: bool = True
+    about: SchedulingRequest | None = field(default=None, repr=False)
 
 
 class Source(Protocol):
