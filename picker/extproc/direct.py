@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
 
 import structlog
 
-from picker.extproc.actions import Pick, Send
+from picker.extproc.actions import Pick
 from picker.extproc.eager import run_eagerly
 from picker.extproc.events import DeadlinePassed, Event, NoRoom, NotPicked, NotYet, Picked
-from picker.extproc.exchange import SENDS, Exchange
-from picker.extproc.wire import Unreadable, build, parse
+from picker.extproc.exchange import Exchange
+from picker.extproc.wire import BUILDERS, Unreadable, build, parse
 from picker.transport.calls import Call
 from picker.transport.errors import Status
 
@@ -77,8 +76,8 @@ class DirectStream:
     def _handle(self, event: Event) -> None:
         answer: Picked | NotPicked | None = None
         for action in self._exchange.conversation.receive(event, self._now()):
-            if type(action) in SENDS:
-                self._call.send(build(cast(Send, action)))
+            if type(action) in BUILDERS:
+                self._call.send(build(action))
             elif isinstance(action, Pick):
                 answer = self._pick(action)
             else:

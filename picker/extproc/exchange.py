@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
-from picker.extproc.actions import Action, Answered, Finish, FirstByte, Ignored, Pick, Release, Send, StartTimer
+from picker.extproc.actions import Action, Answered, Finish, FirstByte, Ignored, Pick, Release, StartTimer
 from picker.extproc.conversation import Conversation
 from picker.extproc.events import Closed, NotPicked, Picked
-
-SENDS = frozenset(get_args(Send))
-"""The kinds of actions that are messages."""
 
 
 class Answers(Protocol):
@@ -41,25 +39,42 @@ class Exchange:
         self.is_finished = False
 
     def note(self, action: Action) -> None:
-        """Does what an action wants that needs neither the stream nor a pick."""
-        match action:
-            case StartTimer(at=at):
-                self.deadline = at
-            case FirstByte(placement=placement, status=status, served=served):
-                self.answers.first_byte(placement, status, served)
-            case Answered(placement=placement, tail=tail):
-                self.answers.answered(placement, tail)
-            case Release(placement=placement):
-                self.answers.release(placement)
-            case Ignored(event=kind, state=state):
-                self.counts.ignored(kind.__name__, state)
-            case Finish():
-                self.is_finished = True
-                # Whoever refuses a pick counts it.
-                if self.conversation.refusal:
-                    self.counts.refused(self.conversation.refusal)
+        """Does what an action wants, where that needs neither the stream nor a pick."""
+        if step := _NOTES.get(type(action)):
+            step(self, action)
+
+    def _start_timer(self, action: StartTimer) -> None:
+        self.deadline = action.at
+
+    def _first_byte(self, action: FirstByte) -> None:
+        self.answers.first_byte(action.placement, action.status, action.served)
+
+    def _answered(self, action: Answered) -> None:
+        self.answers.answered(action.placement, action.tail)
+
+    def _release(self, action: Release) -> None:
+        self.answers.release(action.placement)
+
+    def _ignored(self, action: Ignored) -> None:
+        self.counts.ignored(action.event.__name__, action.state)
+
+    def _finish(self, action: Finish) -> None:
+        self.is_finished = True
+        # Whoever refuses a pick counts it.
+        if self.conversation.refusal:
+            self.counts.refused(self.conversation.refusal)
 
     def close(self, now: float) -> None:
         """However the stream has ended, the conversation learns that it has."""
         for action in self.conversation.receive(Closed(), now):
             self.note(action)
+
+
+_NOTES: Mapping[type[Any], Callable[[Exchange, Any], None]] = {
+    StartTimer: Exchange._start_timer,
+    FirstByte: Exchange._first_byte,
+    Answered: Exchange._answered,
+    Release: Exchange._release,
+    Ignored: Exchange._ignored,
+    Finish: Exchange._finish,
+}

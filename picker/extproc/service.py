@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import structlog
 
-from picker.extproc.actions import Pick, Send
+from picker.extproc.actions import Pick
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Conversation, Door, Settings
 from picker.extproc.direct import DirectStream
 from picker.extproc.eager import run_eagerly
 from picker.extproc.events import DeadlinePassed, Event, NotPicked, NotYet, Picked
-from picker.extproc.exchange import SENDS, Answers, Counts, Exchange
-from picker.extproc.wire import Unreadable, build, parse
+from picker.extproc.exchange import Answers, Counts, Exchange
+from picker.extproc.wire import BUILDERS, Unreadable, build, parse
 from picker.transport.calls import Call, Handler
 
 log = structlog.get_logger()
@@ -137,8 +137,8 @@ class _Stream:
         self._events.append(event)
         while self._events:
             for action in self._exchange.conversation.receive(self._events.popleft(), self._now()):
-                if type(action) in SENDS:
-                    await self._context.write(build(cast(Send, action)))
+                if type(action) in BUILDERS:
+                    await self._context.write(build(action))
                 elif isinstance(action, Pick):
                     self._events.append(await self._pick(action))
                 else:
@@ -150,7 +150,7 @@ class _Stream:
             return answer
         try:
             for action in self._exchange.conversation.receive(NotYet(), self._now()):
-                await self._context.write(build(cast(Send, action)))
+                await self._context.write(build(action))
             return await answer
         except BaseException:
             answer.cancel()

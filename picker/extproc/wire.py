@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from envoy.config.core.v3 import base_pb2
@@ -78,35 +78,51 @@ def parse(data: bytes) -> Event:
 
 
 def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
-    config, announced = message.protocol_config, message.HasField("protocol_config")
-    return RequestHeaders(
-        headers=_headers(message.request_headers),
-        end_of_stream=message.request_headers.end_of_stream,
+    headers = message.request_headers
+    mode = response_mode = BodyMode.NONE
+    comes_unasked = False
+    if message.HasField("protocol_config"):
+        config = message.protocol_config
+        mode = _MODES.get(config.request_body_mode, BodyMode.NONE)
+        response_mode = _MODES.get(config.response_body_mode, BodyMode.NONE)
+        comes_unasked = config.send_body_without_waiting_for_header_response
+    else:
         # Data planes from before full duplex do not announce the mode; there the body comes buffered.
-        request_mode=_MODES.get(config.request_body_mode, BodyMode.NONE) if announced else BodyMode.BUFFERED,
-        body_comes_unasked=config.send_body_without_waiting_for_header_response,
-        response_mode=_MODES.get(config.response_body_mode, BodyMode.NONE),
-        subset=_subset(message),
-        tenant=_tenant(message),
+        mode = BodyMode.BUFFERED
+    says_more = message.HasField("metadata_context")
+    return RequestHeaders(
+        headers=_headers(headers),
+        end_of_stream=headers.end_of_stream,
+        request_mode=mode,
+        body_comes_unasked=comes_unasked,
+        response_mode=response_mode,
+        subset=_subset(message) if says_more else None,
+        tenant=_tenant(message) if says_more else "",
     )
 
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
-    status = next((_text(header) for header in message.response_headers.headers.headers if header.key == ":status"), "")
-    return ResponseHeaders(int(status) if len(status) == 3 and status.isdecimal() else 0, _served(message))
+    for header in message.response_headers.headers.headers:
+        if header.key == ":status":
+            status = _text(header)
+            return ResponseHeaders(int(status) if len(status) == 3 and status.isdecimal() else 0, _served(message))
+    return ResponseHeaders(0, _served(message))
 
 
 def _headers(message: pb.HttpHeaders) -> dict[str, str]:
-    """By name; of a repeated one the first. Envoy fills `raw_value`, other data planes `value`."""
+    """By name; of a repeated one the first."""
     headers: dict[str, str] = {}
     for header in message.headers.headers:
         name = header.key.lower()
         if name not in headers:
-            headers[name] = _text(header)
+            # As in `_text`; a request has a dozen of them.
+            raw = header.raw_value
+            headers[name] = raw.decode("utf-8", "replace") if raw else header.value
     return headers
 
 
 def _text(header: base_pb2.HeaderValue) -> str:
+    """Envoy fills `raw_value`, other data planes `value`."""
     raw: bytes = header.raw_value
     return raw.decode("utf-8", "replace") if raw else header.value
 
@@ -136,23 +152,22 @@ def _tenant(message: pb.ProcessingRequest) -> str:
 
 
 def _served(message: pb.ProcessingRequest) -> str:
-    metadata = message.metadata_context.filter_metadata
-    if _LB in metadata and SERVED in metadata[_LB].fields:
-        return str(metadata[_LB].fields[SERVED].string_value)
+    if message.HasField("metadata_context"):
+        metadata = message.metadata_context.filter_metadata
+        if _LB in metadata and SERVED in metadata[_LB].fields:
+            return str(metadata[_LB].fields[SERVED].string_value)
     attributes = message.attributes
     if _ATTRIBUTES in attributes:
         return str(attributes[_ATTRIBUTES].fields["upstream.address"].string_value)
     return ""
 
 
-def build(action: do.Send) -> bytes:
-    """The message for an action. One function for each kind of action; the constant ones are built once."""
-    kind = type(action)
-    make = _MAKE.get(kind)
-    return make(action) if make else _CONSTANT[kind]
+def build(action: do.Action) -> bytes:
+    """The message for an action that is one. One function for each kind of them; the constant ones are built once."""
+    return BUILDERS[type(action)](action)
 
 
-_CONSTANT: dict[type, bytes] = {
+_CONSTANT: dict[type[Any], bytes] = {
     do.SendHeadersContinue: pb.ProcessingResponse(request_headers=pb.HeadersResponse()).SerializeToString(),
     do.SendBodyContinue: pb.ProcessingResponse(request_body=pb.BodyResponse()).SerializeToString(),
     do.SendTrailersContinue: pb.ProcessingResponse(request_trailers=pb.TrailersResponse()).SerializeToString(),
@@ -162,13 +177,19 @@ _CONSTANT: dict[type, bytes] = {
 }
 
 
+def _constant(message: bytes, action: do.Action) -> bytes:
+    return message
+
+
 def _send_headers_pick(action: do.SendHeadersPick) -> bytes:
-    return _headers_pick(action.endpoints, action.prefiller) + _traced("request_headers", action.traceparent)
+    message = _headers_pick(action.endpoints, action.prefiller)
+    return message + _traced("request_headers", action.traceparent) if action.traceparent else message
 
 
 def _send_body_pick(action: do.SendBodyPick) -> bytes:
     if action.new_body is None:
-        return _body_pick(action.endpoints, action.prefiller) + _traced("request_body", action.traceparent)
+        message = _body_pick(action.endpoints, action.prefiller)
+        return message + _traced("request_body", action.traceparent) if action.traceparent else message
     common = _common(action.endpoints, action.prefiller)
     common.body_mutation.body = action.new_body
     # Envoy 1.40 answers 500 where the length that it forwards is not that of the new body.
@@ -304,7 +325,17 @@ def _send_refusal(action: do.SendRefusal) -> bytes:
     return bytes(message.SerializeToString())
 
 
-_MAKE: Mapping[type, Callable[[Any], bytes]] = {
+def _set(mutation: pb.HeaderMutation, name: str, value: str) -> None:
+    option = mutation.set_headers.add()
+    option.header.key = name
+    # Envoy 1.40 drops a header whose text is in `value` without a word, and refuses one that has both.
+    option.header.raw_value = value.encode()
+    # Envoy overwrites whatever this says; other data planes append where it says nothing.
+    option.append_action = _OVERWRITE
+
+
+BUILDERS: Mapping[type[Any], Callable[[Any], bytes]] = {
+    **{kind: partial(_constant, message) for kind, message in _CONSTANT.items()},
     do.SendHeadersPick: _send_headers_pick,
     do.SendBodyPick: _send_body_pick,
     do.SendBodyContinue: _send_body_continue,
@@ -314,12 +345,4 @@ _MAKE: Mapping[type, Callable[[Any], bytes]] = {
     do.SendResponseHeadersContinue: _send_response_headers,
     do.SendRefusal: _send_refusal,
 }
-
-
-def _set(mutation: pb.HeaderMutation, name: str, value: str) -> None:
-    option = mutation.set_headers.add()
-    option.header.key = name
-    # Envoy 1.40 drops a header whose text is in `value` without a word, and refuses one that has both.
-    option.header.raw_value = value.encode()
-    # Envoy overwrites whatever this says; other data planes append where it says nothing.
-    option.append_action = _OVERWRITE
+"""By the kind of action; what is not here is no message."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from picker.transport.errors import ConnectionFault, ErrorCode, Reason
-from picker.transport.frames import END_HEADERS, END_STREAM, PRIORITY, FrameType, unpadded
+from picker.transport.frames import END_HEADERS, END_STREAM, PADDED, PRIORITY, FrameType, unpadded
 
 _MOST_FRAGMENTS = 17
 _PRIORITY_BYTES = 5
+_UNUSUAL = END_HEADERS | PADDED | PRIORITY
 
 
 class Block(NamedTuple):
@@ -40,6 +41,8 @@ class BlockCollector:
 
     def begin(self, flags: int, stream_id: int, payload: bytes) -> Block | None:
         """A HEADERS frame. The block, where that is all of it. Raises ConnectionFault."""
+        if flags & _UNUSUAL == END_HEADERS and len(payload) <= self._limit:
+            return Block(stream_id, bool(flags & END_STREAM), payload)
         fragment = unpadded(flags, payload)
         self._stream_id, self._ends_stream = stream_id, bool(flags & END_STREAM)
         return self.go_on(flags, fragment[_PRIORITY_BYTES:] if flags & PRIORITY else fragment)

@@ -7,13 +7,12 @@ as an argument. A peer can make it end the connection, never make it raise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
 
 from picker.transport import frames, headers
 from picker.transport.blocks import Block, BlockCollector
 from picker.transport.errors import CallFault, ConnectionFault, ErrorCode, Reason, Status, StreamFault
 from picker.transport.events import Ended, Event, HalfClosed, Misbehaved, NoRoom, Opened, Received
-from picker.transport.frames import ACK, END_STREAM, PADDED, Frame, FrameType, Setting
+from picker.transport.frames import ACK, END_STREAM, PADDED, FrameType, Setting
 from picker.transport.headers import HeaderReader
 from picker.transport.limits import Bucket, Limits
 from picker.transport.liveness import Liveness
@@ -27,9 +26,7 @@ CONNECTION_WINDOW = 1 << 28
 _STREAMS_FOR_ONE = 100
 _DRAIN = b"draining"
 _DRAIN_ROUND_TRIP_S = 1.0
-
-
-T = TypeVar("T")
+_CONTINUATION = int(FrameType.CONTINUATION)
 
 
 class Connection:
@@ -45,13 +42,16 @@ class Connection:
         self._blocks = BlockCollector(limits.max_header_bytes)
         self._window = ReceiveWindow(CONNECTION_WINDOW)
         self._outbox = Outbox(budget)
+        self.take_output = self._outbox.take
+        """What is to be written to the peer."""
         self._early_resets = Bucket(limits.resets_per_s, now)
         self._control_frames = Bucket(limits.control_frames_per_s, now)
         self._last_id = self._may_be_reset = self._received = 0
         self._liveness = Liveness(limits, now)
         self._now = now
         self._drains_since: float | None = None
-        self._takes_no_more = False
+        self.takes_no_more = False
+        """New calls are turned down."""
         self._events: list[Event] = []
         self._greet()
 
@@ -61,24 +61,32 @@ class Connection:
     @property
     def is_drained(self) -> bool:
         """Whether it was told to drain and has: nothing is open, and nothing will be."""
-        return self._takes_no_more and not self.streams
-
-    def take_output(self) -> bytes:
-        """What is to be written to the peer."""
-        return self._outbox.take()
+        return self.takes_no_more and not self.streams
 
     # What comes in.
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """What the bytes mean, in order."""
-        self._now = now
-        self._liveness.hear(now)
-        return self._guarded(self._receive, data)
+        self._now = self._liveness.heard_at = now
+        if not self.is_over:
+            try:
+                for frame in self._reader.feed(data):
+                    self._on_frame(*frame)
+                if self._received:
+                    self._count_received()
+            except ConnectionFault as fault:
+                self._fail(fault)
+        return self._take_events()
 
     def sweep(self, now: float) -> list[Event]:
         """To be called now and then: ends what waits for too long."""
         self._now = now
-        return self._guarded(self._sweep, now)
+        if not self.is_over:
+            try:
+                self._sweep(now)
+            except ConnectionFault as fault:
+                self._fail(fault)
+        return self._take_events()
 
     def lose(self) -> list[Event]:
         """The peer is gone."""
@@ -145,14 +153,6 @@ class Connection:
         )
         self._outbox.control(frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW))
 
-    def _guarded(self, step: Callable[[T], None], argument: T) -> list[Event]:
-        if not self.is_over:
-            try:
-                step(argument)
-            except ConnectionFault as fault:
-                self._fail(fault)
-        return self._take_events()
-
     def _fail(self, fault: ConnectionFault) -> None:
         self._events.append(Misbehaved(fault.reason))
         self._outbox.control(frames.goaway(self._last_id, fault.code, fault.reason))
@@ -167,17 +167,10 @@ class Connection:
         events, self._events = self._events, []
         return events
 
-    def _receive(self, data: bytes) -> None:
-        for frame in self._reader.feed(data):
-            self._on_frame(frame)
-        if self._received:
-            self._count_received()
-
-    def _on_frame(self, frame: Frame) -> None:
-        kind, flags, stream_id, payload = frame
+    def _on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if not self._liveness.has_greeted and (kind != FrameType.SETTINGS or flags & ACK):
             raise _protocol_error()
-        if not self._blocks.allows(kind, stream_id):
+        if (self._blocks.is_open or kind == _CONTINUATION) and not self._blocks.allows(kind, stream_id):
             raise _protocol_error()
         step = _STEPS.get(kind)
         if step is None:
@@ -197,8 +190,8 @@ class Connection:
             self._reset(stream, ErrorCode.CANCEL)
 
     def _take_no_more(self) -> None:
-        if not self._takes_no_more:
-            self._takes_no_more = True
+        if not self.takes_no_more:
+            self.takes_no_more = True
             self._outbox.control(frames.goaway(self._last_id, ErrorCode.NO_ERROR))
 
     def _count_control_frame(self, cost: int = 1) -> None:
@@ -292,7 +285,7 @@ class Connection:
             self._half_close(stream)
 
     def _open(self, stream_id: int, ends_stream: bool, block: bytes) -> None:
-        if self._takes_no_more:
+        if self.takes_no_more:
             # The peer knows, or will know, that this stream is for somebody else.
             return self._headers.skip(block)
         self._last_id = stream_id
@@ -391,7 +384,7 @@ class Connection:
     def _stream(self, stream_id: int) -> Stream | None:
         """None where it has ended. Raises ConnectionFault where it never began."""
         stream = self.streams.get(stream_id)
-        if stream is None and (stream_id > self._last_id or not stream_id & 1) and not self._takes_no_more:
+        if stream is None and (stream_id > self._last_id or not stream_id & 1) and not self.takes_no_more:
             raise _protocol_error()
         return stream
 

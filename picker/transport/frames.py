@@ -93,7 +93,8 @@ class FrameReader:
             start = end
         else:
             self._wanted = HEADER_BYTES if self._is_greeted else len(PREFACE)
-        self._rest += data[start:]
+        if start < have or not self._is_greeted:
+            self._rest += data[start:]
 
     def _greet(self, data: bytes) -> int:
         """Where the frames begin."""

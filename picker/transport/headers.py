@@ -39,10 +39,11 @@ class RequestHead:
 class HeaderReader:
     """Decodes the blocks of one connection, in the order in which they come."""
 
-    __slots__ = ("_decoder",)
+    __slots__ = ("_decoder", "_is_shrunk")
 
     def __init__(self, max_block_bytes: int):
         self._decoder: Decoder = Decoder(_EXPANSION * max_block_bytes)
+        self._is_shrunk = False
 
     def shrink(self) -> None:
         """The peer knows by now that there is no dynamic table.
@@ -50,11 +51,12 @@ class HeaderReader:
         It should say so in its next block (RFC 7541 section 4.2); one that has never used the table may not.
         """
         self._decoder.max_allowed_table_size = self._decoder.header_table_size = 0
+        self._is_shrunk = True
 
     def read(self, block: bytes) -> RequestHead:
         """A request's head. Raises ConnectionFault, StreamFault."""
         # Until its first block after our settings a peer may use the table that HTTP/2 begins with.
-        if self._decoder.header_table_size == 0 and len(block) <= _MOST_REMEMBERED_BYTES:
+        if self._is_shrunk and len(block) <= _MOST_REMEMBERED_BYTES:
             return _remembered(block)
         return _head(_decoded(self._decoder, block))
 

@@ -29,8 +29,9 @@ class Assembler:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that are whole now; `held` is how much is kept of one that is not. Raises CallFault."""
-        # Most messages come in one piece.
-        if not self.held and self._whole(data, 0) == len(data):
+        # Most messages come in one piece, and most pieces are one message.
+        size = len(data) - PREFIX_BYTES
+        if not self.held and 0 <= size <= self._limit and data.startswith(size.to_bytes(PREFIX_BYTES, "big")):
             return [data[PREFIX_BYTES:]]
         self._buffer += data
         messages = self._cut() if len(self._buffer) >= self._wanted else []

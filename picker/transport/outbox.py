@@ -11,6 +11,8 @@ from picker.transport.headers import RESPONSE
 from picker.transport.messages import PREFIX_BYTES
 from picker.transport.streams import Stream
 
+_HEADERS = int(FrameType.HEADERS)
+
 
 class Budget(Protocol):
     """How many bytes all connections may hold together (`picker.extproc.budget.ByteBudget`)."""
@@ -41,6 +43,8 @@ class Outbox:
 
     def take(self) -> bytes:
         """All that may be written now."""
+        if not self._ready:
+            return b""
         ready, self._ready = self._ready, []
         return b"".join(ready)
 
@@ -54,7 +58,8 @@ class Outbox:
             stream.is_answered = True
             self._headers(stream, RESPONSE, END_HEADERS)
         size = len(message) + PREFIX_BYTES
-        if stream.queue is None and size <= self._max_frame and size <= self._allowed(stream):
+        is_free = stream.queue is None and not self._is_paused
+        if is_free and size <= self._max_frame and size <= self._window and size <= stream.send_window:
             self._window -= size
             stream.send_window -= size
             self._ready += (frames.message_header(stream.id, size - PREFIX_BYTES), message)
@@ -127,7 +132,7 @@ class Outbox:
         return 0 if self._is_paused else min(self._window, stream.send_window)
 
     def _headers(self, stream: Stream, block: bytes, flags: int) -> None:
-        self._ready.append(frames.frame(FrameType.HEADERS, flags, stream.id, block))
+        self._ready += (frames.frame_header(_HEADERS, flags, stream.id, len(block)), block)
 
     def _large(self, stream: Stream, data: bytes) -> bool:
         """Sends what may be sent at once and keeps the rest."""

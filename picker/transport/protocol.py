@@ -126,15 +126,20 @@ class GrpcProtocol(asyncio.Protocol):
         self.flush()
 
     def _flush(self) -> None:
-        if output := self._connection.take_output():
+        connection = self._connection
+        if output := connection.take_output():
             self._transport.write(output)
-        if self._connection.is_over or self._connection.is_drained:
+        if connection.is_over or (connection.takes_no_more and connection.is_drained):
             self._transport.close()
 
     def _handle(self, events: list[Event]) -> None:
         for event in events:
             try:
-                self._on_event(event)
+                # Most are messages.
+                if type(event) is Received and (call := event.stream.call) is not None:
+                    call.handler.message(event.message)
+                else:
+                    self._on_event(event)
             except Exception as error:
                 # A defect of ours ends one call, and not the connection with all the others.
                 log.error("call_failed", error=type(error).__name__)
@@ -148,8 +153,6 @@ class GrpcProtocol(asyncio.Protocol):
             self._open(event.stream, event.head)
         elif event.stream.call is None:
             pass  # answered, while more was on its way
-        elif isinstance(event, Received):
-            event.stream.call.handler.message(event.message)
         elif isinstance(event, HalfClosed):
             event.stream.call.handler.half_closed()
         elif isinstance(event, NoRoom):
@@ -174,32 +177,33 @@ class GrpcProtocol(asyncio.Protocol):
 class _Call:
     """What a handler has in hand (`picker.transport.calls.Call`)."""
 
-    __slots__ = ("_protocol", "_stream", "_timer", "handler")
+    __slots__ = ("_connection", "_protocol", "_stream", "_timer", "handler")
 
     handler: Handler
 
     def __init__(self, protocol: GrpcProtocol, stream: Stream, timeout_s: float | None):
         self._protocol = protocol
+        self._connection = protocol.connection
         self._stream = stream
         self._timer: asyncio.TimerHandle | None = None
         if timeout_s is not None:
             self._timer = asyncio.get_running_loop().call_later(timeout_s, self._be_late)
 
     def send(self, message: bytes) -> None:
-        self._protocol.connection.send(self._stream, message)
+        self._connection.send(self._stream, message)
         self._protocol.flush()
 
     def finish(self, status: int = Status.OK, text: str = "") -> None:
         self.stop_timer()
         self._stream.call = None
-        self._protocol.connection.finish(self._stream, status, text)
+        self._connection.finish(self._stream, status, text)
         self._protocol.flush()
 
     def hold(self) -> None:
-        self._protocol.connection.hold(self._stream)
+        self._connection.hold(self._stream)
 
     def resume(self) -> None:
-        self._protocol.connection.resume(self._stream)
+        self._connection.resume(self._stream)
         self._protocol.flush()
 
     def stop_timer(self) -> None:
