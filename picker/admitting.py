@@ -43,7 +43,7 @@ _SLICE = 32
 """Placed in one go; then others have the loop."""
 
 
-class Settled(msgspec.Struct, frozen=True, eq=False):
+class Settled(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What has become of a request, when, and what the decision saw."""
 
     outcome: Placement | Refused | Turned

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 ATTEMPT = "x-envoy-attempt-count"
 REQUEST_ID = "x-request-id"
+_NONE = frozenset[str]()
 
 
 class Attempts:
@@ -25,8 +26,8 @@ class Attempts:
     def tried(self, headers: Mapping[str, str]) -> frozenset[str]:
         """The endpoints to avoid: those of earlier attempts, if this is a later one."""
         if headers.get(ATTEMPT, "1") == "1":
-            return frozenset()
-        return self._tried.get(headers.get(REQUEST_ID, ""), frozenset())
+            return _NONE
+        return self._tried.get(headers.get(REQUEST_ID, ""), _NONE)
 
     def note(self, headers: Mapping[str, str], endpoint: str) -> None:
         """This attempt goes to this endpoint."""

@@ -37,7 +37,7 @@ _NOTHING_CACHED = np.zeros(1, np.int64)
 _FOR_WANT_OF_WORKERS = (Reason.NO_WORKERS, Reason.NOT_READY)
 
 
-class Placement(msgspec.Struct, frozen=True, eq=False):
+class Placement(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A request that is on its way to a worker.
 
     `prefill` is the decision where its prompt is computed first, `prefilling` its booking; None where that is the same

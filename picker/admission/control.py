@@ -33,7 +33,7 @@ Decide = Callable[[SchedulingRequest, float], tuple[Decision, Routed | None]]
 """Where a request should go at this time, and where its prompt is computed first; None for the same worker."""
 
 
-class Admitted(msgspec.Struct, frozen=True, eq=False):
+class Admitted(msgspec.Struct, frozen=True, eq=False, gc=False):
     """To be placed, now: `decision`, and `prefill` where the prompt is computed on another worker first."""
 
     decision: Routed

@@ -17,7 +17,7 @@ STRANGERS = 0
 _NOTHING = np.zeros(1, np.int64)
 
 
-class Deadlines(msgspec.Struct, frozen=True):
+class Deadlines(msgspec.Struct, frozen=True, gc=False):
     """Times, in seconds on the clock of `now`; see `Entry`."""
 
     leave_at: float

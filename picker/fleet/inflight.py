@@ -44,7 +44,7 @@ class Booking:
     is_open: bool = True
 
 
-class Outstanding(msgspec.Struct, frozen=True, eq=False):
+class Outstanding(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What all pickers have placed on each slot and not yet seen end. Arrays have the shape (slots,).
 
     `requests` includes those of strangers. `progress_at`: when a slot last gave a first token, or the earliest time

@@ -64,7 +64,7 @@ def decide(
         terms=terms,
         hits=hits,
         known=view.known,
-        steps=steps,
+        steps=tuple(steps),
     )
 
 

@@ -83,7 +83,7 @@ class Refused:
     steps: Sequence[Step] = field(default=(), repr=False, compare=False)
 
 
-class Routed(msgspec.Struct, frozen=True, eq=False):
+class Routed(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Endpoints in the order in which to try them. Arrays have the shape (slots,); costs are in seconds.
 
     `terms` are the cost's parts by name: what the winner's and everybody else's cost is the sum of. `hits` are the

@@ -11,7 +11,7 @@ from picker.scheduling.model import WorkerModel
 from picker.scheduling.request import SchedulingRequest
 
 
-class Situation(msgspec.Struct, frozen=True, eq=False):
+class Situation(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A request before a fleet. Arrays have the shape (slots,)."""
 
     request: SchedulingRequest
