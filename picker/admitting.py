@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import closing
 from itertools import islice
 from random import Random
+from typing import cast
 
 import msgspec
 import structlog
@@ -21,10 +22,11 @@ from picker.admission.control import Admission, Admitted, Failed, Verdict
 from picker.admission.entry import Entry
 from picker.admission.pace import retry_after_s
 from picker.admission.quotas import Quotas
-from picker.admission.refusals import Cause, Turned
+from picker.admission.refusals import MESSAGE, STATUS, Cause, Turned
 from picker.admission.terms import Rules
 from picker.config import Config
 from picker.events.decided import Moment, Seen
+from picker.extproc.events import NotPicked
 from picker.fleet.view import View
 from picker.observing import Observer
 from picker.placing import Placement, Placer
@@ -41,6 +43,8 @@ _TICK_S = 0.005
 """How long a free place may go unnoticed."""
 _SLICE = 32
 """Placed in one go; then others have the loop."""
+_PREEMPTED_S = 2.0
+"""Who was preempted is told to come back after about so long: how long the higher class needs nobody knows."""
 
 
 class Settled(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -51,6 +55,8 @@ class Settled(msgspec.Struct, frozen=True, eq=False, gc=False):
     seen: Seen | None
 
 
+Cutter = Callable[[Placement, NotPicked], None]
+"""Refuses a request that was placed, if no response to it has begun."""
 _Answer = tuple[Placement | Refused | Turned, float, Seen | None]
 
 
@@ -73,6 +79,7 @@ class Admitting:
         self.quotas = Quotas(settings.quotas)
         self._seen: Seen | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.cut: Cutter = _cut_nobody
 
     def __repr__(self) -> str:
         return f"<Admitting {self._admission!r}>"
@@ -110,7 +117,7 @@ class Admitting:
         self._seen = None
         verdict = self._admission.arrive(entry, now)
         if verdict is not None:
-            return self._settled(about, verdict, moment)
+            return Settled(self._act(entry, verdict, now), moment, self._seen)
         return await self._wait(entry, moment)
 
     def turn_away(self, headers: Mapping[str, str], tenant: str, size: int) -> Turned | None:
@@ -124,6 +131,10 @@ class Admitting:
         """What a request has cost in truth: prompt tokens that were computed, and answered ones."""
         if placement.entry:
             self._admission.consumed(placement.entry, tokens)
+
+    def not_to_be_cut(self, placement: Placement) -> None:
+        """It is being answered, or is over."""
+        self._admission.preemption.gone(placement)
 
     def drain(self) -> None:
         """Whoever waits is told to go elsewhere, and so is from now on whoever would have to wait."""
@@ -211,17 +222,20 @@ class Admitting:
         self._seen = self._observer.before(about, now)
         return self._placer.decide(about, now)
 
-    def _settled(self, about: SchedulingRequest, verdict: Verdict, moment: Moment) -> Settled:
-        return Settled(self._act(about, verdict, moment.now), moment, self._seen)
-
-    def _act(
-        self, about: SchedulingRequest, verdict: Verdict, now: float, entry: Entry | None = None
-    ) -> Placement | Refused | Turned:
+    def _act(self, entry: Entry, verdict: Verdict, now: float) -> Placement | Refused | Turned:
         if isinstance(verdict, Failed):
             raise verdict.error
-        if isinstance(verdict, Admitted):
-            return self._placer.book(about, verdict.decision, verdict.prefill, now, entry)
-        return verdict
+        if not isinstance(verdict, Admitted):
+            return verdict
+        has_waited = entry.ticket is not None
+        placement = self._placer.book(
+            entry.request, verdict.decision, verdict.prefill, now, entry if has_waited else None
+        )
+        after_s = self._rules.classes[entry.rank].preempted_after_s
+        # Where the proxy does not tell when a response begins, a cut would end one in its middle.
+        if after_s is not None and self._placer.hears_answers:
+            self._admission.preemption.placed(placement, placement.booking.slot, entry.rank, after_s)
+        return placement
 
     # And out.
 
@@ -255,8 +269,14 @@ class Admitting:
             for entry, verdict in islice(leaving, _SLICE):
                 self._settle(entry, verdict, now)
                 count += 1
+        for victim in self._admission.preemption.victims(now):
+            self._preempt(cast(Placement, victim))
         if self._admission.waiting:
             self._look_again(0.0 if count == _SLICE else _TICK_S)
+
+    def _preempt(self, victim: Placement) -> None:
+        self._metrics.preempted.inc()
+        self.cut(victim, not_picked(Turned(Cause.PREEMPTED, retry_after_s(_PREEMPTED_S, self._rng.random()))))
 
     def _settle(self, entry: Entry, verdict: Verdict, now: float) -> None:
         future: asyncio.Future[_Answer] = entry.ticket
@@ -264,9 +284,18 @@ class Admitting:
         if future.done():
             return
         try:
-            future.set_result((self._act(entry.request, verdict, now, entry), now, self._seen))
+            future.set_result((self._act(entry, verdict, now), now, self._seen))
         except Exception as error:
             future.set_exception(error)
+
+
+def not_picked(turned: Turned) -> NotPicked:
+    """What the client is told."""
+    return NotPicked(STATUS[turned.cause], turned.cause, MESSAGE[turned.cause], turned.retry_after_s)
+
+
+def _cut_nobody(placement: Placement, refusal: NotPicked) -> None:
+    """Until somebody can."""
 
 
 def _lane(about: SchedulingRequest, base: str) -> Hashable:

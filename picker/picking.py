@@ -15,10 +15,9 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from picker.admission.refusals import MESSAGE as CAUSE_MESSAGE
 from picker.admission.refusals import STATUS as CAUSE_STATUS
 from picker.admission.refusals import Turned
-from picker.admitting import Admitting
+from picker.admitting import Admitting, not_picked
 from picker.attempts import Attempts
 from picker.config import Config
 from picker.events.decided import Asked as AskedFor
@@ -123,6 +122,7 @@ class Picker:
         `served` is its endpoint, "" where the proxy does not say; another one than picked was a fallback's.
         """
         now = time.monotonic()
+        self.admitting.not_to_be_cut(placement)
         self._placer.answered(placement, status, served, now)
         self._observer.first_byte(placement, status, served, now)
 
@@ -147,6 +147,7 @@ class Picker:
     def release(self, placement: Placement) -> None:
         """The exchange is over."""
         now = time.monotonic()
+        self.admitting.not_to_be_cut(placement)
         self._placer.release(placement, now)
         self._observer.released(placement, now)
 
@@ -225,7 +226,7 @@ class Picker:
         if turned is None:
             return None
         self._metrics.refused(turned.cause)
-        return _not_admitted(turned)
+        return not_picked(turned)
 
     async def _place(self, wanted: Pick, known: _Known) -> Picked | NotPicked:
         request, base = known.request, known.base
@@ -240,7 +241,7 @@ class Picker:
         if isinstance(placed, Turned):
             self._metrics.refused(placed.cause)
             self._observer.turned_away(asked, about, placed.cause, CAUSE_STATUS[placed.cause], moment)
-            return _not_admitted(placed)
+            return not_picked(placed)
         if isinstance(placed, Refused):
             self._metrics.refused(placed.reason)
             self._observer.refused(asked, about, placed, ties, moment, seen)
@@ -296,11 +297,6 @@ class Picker:
         self._metrics.passed(reason)
         self._observer.passed(reason, Moment(started, time.monotonic()))
         return Picked(())
-
-
-def _not_admitted(turned: Turned) -> NotPicked:
-    cause = turned.cause
-    return NotPicked(CAUSE_STATUS[cause], cause, CAUSE_MESSAGE[cause], turned.retry_after_s)
 
 
 def _where(error: BaseException) -> str:

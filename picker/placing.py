@@ -75,7 +75,8 @@ class Placer:
         self.salt = Random().getrandbits(52) if salt is None else salt
         """Pickers that count alike must not choose alike among equals; the same number chooses the same again."""
         self._sequence = 0
-        self._hears_answers = False
+        self.hears_answers = False
+        """Whether the proxy tells of response headers."""
 
     def configure(self, config: Config) -> None:
         """Goes by these rules from now on."""
@@ -171,7 +172,7 @@ class Placer:
 
         Another endpoint than the one picked is a fallback's: the picked one has failed.
         """
-        self._hears_answers = placement.booking.is_heard = True
+        self.hears_answers = placement.booking.is_heard = True
         placement.booking.is_answered = 200 <= status < 300
         if placement.prefilling:
             placement.prefilling.is_answered = True
@@ -189,7 +190,7 @@ class Placer:
         """The exchange is over."""
         booking = placement.booking
         # A client that waits so long for nothing at all waits for a worker that hangs, unless answers are not shown us.
-        is_unanswered = self._hears_answers and booking.is_open and not booking.is_heard
+        is_unanswered = self.hears_answers and booking.is_open and not booking.is_heard
         if is_unanswered and now - booking.placed_at >= SILENT_S:
             self._view.breakers.failed(booking.slot, now)
         self._view.inflight.release(booking, now)

@@ -109,6 +109,7 @@ class Server:
             reveal_header=_reveal_header(config),
         )
         self._ext_proc = ExtProcService(self._picker, self._metrics, settings, self._budget, self._picker.turn_away)
+        self._picker.admitting.cut = self._ext_proc.cut
         self._health = Health()
         self._truth = TruthCheck(self._view, self._health, config.prediction)
         self._metrics.add_model_gauges(lambda: self._truth.readings)

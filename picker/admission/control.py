@@ -18,6 +18,7 @@ from picker.admission.entry import NEVER, Entry
 from picker.admission.gate import ColdGate
 from picker.admission.lane import Lane
 from picker.admission.pace import Pace, retry_after_s
+from picker.admission.preemption import Preemption
 from picker.admission.refusals import Cause, Turned
 from picker.admission.room import WorkerRoom
 from picker.admission.round import Round
@@ -70,6 +71,7 @@ class Admission:
         self.classes = ranked(settings)
         self.waiting = WaitingRoom([each.share for each in self.classes], self._weight)
         self.usage = Usage(self._weight)
+        self.preemption = Preemption(_LOOK_AGAIN_S)
         self.pace = Pace()
         self.gate = ColdGate(settings.gate)
         self.is_draining = False
@@ -124,6 +126,7 @@ class Admission:
                 verdict = self._look(entry, now)
                 if verdict is None:
                     looked_at.pass_over(lane, entry)
+                    self.preemption.wanted(entry.target, entry.rank, now - entry.arrived_at)
                 else:
                     self._end(lane, entry, verdict, now)
                     yield entry, verdict

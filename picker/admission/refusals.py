@@ -19,6 +19,7 @@ class Cause(enum.StrEnum):
     COLD = "cold-session"
     QUOTA = "quota-exceeded"
     DISPLACED = "displaced"
+    PREEMPTED = "preempted"
     SHUTTING_DOWN = "shutting-down"
 
 
@@ -39,6 +40,7 @@ MESSAGE: Mapping[Cause, str] = {
     Cause.COLD: "The caches are busy with other conversations. Please try again later.",
     Cause.QUOTA: "Your quota is used up for the moment. Please try again later.",
     Cause.DISPLACED: "A request of higher priority has taken this one's place. Please try again later.",
+    Cause.PREEMPTED: "A request of higher priority needs the worker of this one. Please try again later.",
     Cause.SHUTTING_DOWN: "The endpoint picker is shutting down. Please try again.",
 }
 

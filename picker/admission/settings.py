@@ -41,6 +41,9 @@ class ClassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     fill: requests of this class enter only while the bounds of all that waits are used up to this share. Below 1 a
     class is turned away before those that have more.
     bounds: of this class.
+    preempted_after_s: one of this class that is on its way is cut, before its response has begun, when one of a higher
+    class has waited so long for room at its worker; its client is told to come back. None: never. It needs a proxy that
+    tells of response headers (`response_header_mode: SEND`).
     """
 
     name: str
@@ -53,6 +56,7 @@ class ClassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     wait_for_workers_s: NonNegative = 0.0
     fill: Share = 1.0
     bounds: Bounds = Bounds()
+    preempted_after_s: NonNegative | None = None
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

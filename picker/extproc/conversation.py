@@ -13,7 +13,8 @@ What Envoy does, by the body mode that it announces in the first message:
 
 The rules that hold in every order of events (`tests/protocol` enumerates them):
 
-* A request is answered once: picked, or refused.
+* A request is answered once: picked, or refused. Envoy also takes a refusal after the pick, as long as it has no answer
+  from us to the response's headers: that is how a request is cut (`Cut`).
 * Every placement is released once, also one that arrives after the stream has ended.
 * In FULL_DUPLEX the body's bytes that go out are those that came in.
 * A response phase may begin before the request phase is over: Envoy answers 413 or a timeout by itself.
@@ -55,6 +56,7 @@ from picker.extproc.budget import ByteBudget
 from picker.extproc.events import (
     BodyMode,
     Closed,
+    Cut,
     DeadlinePassed,
     Event,
     NoRoom,
@@ -110,9 +112,9 @@ class Conversation:
     """One ext_proc stream. `receive` is the only way in."""
 
     __slots__ = (
-        "_asked_on_headers", "_body_is_over", "_budget", "_door", "_headers", "_held", "_is_whole", "_mode", "_pieces",
-        "_placement", "_reason", "_response_mode", "_settings", "_subset", "_tail", "_tenant", "_trailers", "refusal",
-        "state",
+        "_asked_on_headers", "_body_is_over", "_budget", "_door", "_has_begun", "_headers", "_held", "_is_whole",
+        "_mode", "_pieces", "_reason", "_response_mode", "_settings", "_subset", "_tail", "_tenant", "_trailers",
+        "placement", "refusal", "state",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, budget: ByteBudget, door: Door | None = None):
@@ -129,7 +131,9 @@ class Conversation:
         self._held = 0
         self._is_whole = True
         self._trailers = False
-        self._placement: Any = None
+        self._has_begun = False
+        self.placement: Any = None
+        """What was picked, until it is released."""
         self._reason = ""
         self._tail = b""
         self.refusal = ""
@@ -232,7 +236,7 @@ class Conversation:
     # The answer.
 
     def _on_picked(self, event: Picked, now: float) -> _Result:
-        self._placement, self._reason = event.placement, event.reason
+        self.placement, self._reason = event.placement, event.reason
         # A proxy that never says that it is over must not keep the books open for ever.
         timer = StartTimer(now + self._settings.exchange_timeout_s)
         return [timer, *self._answer(event)], State.RESPONSE
@@ -286,8 +290,9 @@ class Conversation:
 
     def _on_response_headers(self, event: ResponseHeaders, now: float) -> _Result:
         actions: list[Action] = []
-        if self._placement is not None:
-            actions.append(FirstByte(self._placement, event.status, event.served))
+        self._has_begun = True
+        if self.placement is not None:
+            actions.append(FirstByte(self.placement, event.status, event.served))
         header = self._settings.reveal_header if event.served else ""
         actions.append(SendResponseHeadersContinue(header, event.served, self._reason))
         return actions, State.RESPONSE
@@ -313,18 +318,23 @@ class Conversation:
     def _answered(self) -> list[Action]:
         # To be told before the last message goes out: on that Envoy ends the stream, and our side of it is cancelled.
         tail, self._tail = self._tail, b""
-        return [Answered(self._placement, tail)] if tail and self._placement is not None else []
+        return [Answered(self.placement, tail)] if tail and self.placement is not None else []
 
     def _on_closed(self, event: Closed, now: float) -> _Result:
         self._drop_body()
         return [StartTimer(None), *self._release()], State.ENDED
+
+    def _on_cut(self, event: Cut, now: float) -> _Result:
+        if self.placement is None or self._has_begun:
+            return [Ignored(Cut, self.state.name)], State.RESPONSE
+        return [*self._release(), *self._on_not_picked(event.refusal, now)[0]], State.ENDED
 
     def _on_endless_exchange(self, event: DeadlinePassed, now: float) -> _Result:
         # To close the stream in the response phase is no error for Envoy: it goes on without us.
         return [*self._release(), Finish()], State.ENDED
 
     def _release(self) -> list[Action]:
-        placement, self._placement = self._placement, None
+        placement, self.placement = self.placement, None
         return [] if placement is None else [Release(placement)]
 
     def _on_pick_too_late(self, event: Picked, now: float) -> _Result:
@@ -408,6 +418,7 @@ TRANSITIONS: Mapping[tuple[State, type[Event]], Row] = dict(
         _on(S.PICK, ResponseHeaders, C._on_early_response, S.RESPONSE),
         _on(S.PICK, Closed, C._on_closed, S.ENDED),
         _on(S.RESPONSE, Picked, C._on_pick_too_late, S.RESPONSE),
+        _on(S.RESPONSE, Cut, C._on_cut, S.RESPONSE, S.ENDED),
         _on(S.RESPONSE, RequestBody, C._on_more_body, S.RESPONSE),
         _on(S.RESPONSE, RequestTrailers, C._on_more_trailers, S.RESPONSE),
         _on(S.RESPONSE, ResponseHeaders, C._on_response_headers, S.RESPONSE),

@@ -9,7 +9,7 @@ import structlog
 
 from picker.extproc.actions import Pick
 from picker.extproc.eager import run_eagerly
-from picker.extproc.events import DeadlinePassed, Event, NoRoom, NotPicked, NotYet, Picked
+from picker.extproc.events import Cut, DeadlinePassed, Event, NoRoom, NotPicked, NotYet, Picked
 from picker.extproc.exchange import Exchange
 from picker.extproc.wire import BUILDERS, Unreadable, build, parse
 from picker.transport.calls import Call
@@ -72,6 +72,14 @@ class DirectStream:
         """Tells the conversation so."""
         self._exchange.deadline = None
         self._handle(DeadlinePassed())
+
+    def holds(self, placement: object) -> bool:
+        """Whether this was picked here, and is not over."""
+        return self._exchange.conversation.placement is placement
+
+    def cut(self, refusal: NotPicked) -> None:
+        """What was picked here gives way."""
+        self._handle(Cut(refusal))
 
     def _handle(self, event: Event) -> None:
         answer: Picked | NotPicked | None = None

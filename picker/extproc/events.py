@@ -101,6 +101,12 @@ class NotPicked(Message, frozen=True):
     retry_after_s: int = 0
 
 
+class Cut(Message, frozen=True):
+    """A request that was picked for gives way to another: it is refused after all, if no response has begun."""
+
+    refusal: NotPicked
+
+
 class NotYet(Message, frozen=True):
     """The answer to a `Pick` will take a while."""
 
@@ -126,6 +132,7 @@ Event = (
     | ResponseTrailers
     | Picked
     | NotPicked
+    | Cut
     | NotYet
     | DeadlinePassed
     | NoRoom

@@ -14,7 +14,7 @@ from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Conversation, Door, Settings
 from picker.extproc.direct import DirectStream
 from picker.extproc.eager import run_eagerly
-from picker.extproc.events import DeadlinePassed, Event, NotPicked, NotYet, Picked
+from picker.extproc.events import Cut, DeadlinePassed, Event, NotPicked, NotYet, Picked
 from picker.extproc.exchange import Answers, Counts, Exchange
 from picker.extproc.wire import BUILDERS, Unreadable, build, parse
 from picker.transport.calls import Call, Handler
@@ -60,6 +60,13 @@ class ExtProcService:
         self._note(stream)
         return stream
 
+    def cut(self, placement: object, refusal: NotPicked) -> None:
+        """This placement gives way to another, if no response to it has begun; then it is released here and now."""
+        for stream in self._open:
+            if stream.holds(placement):
+                stream.cut(refusal)
+                return
+
     async def _process(self, _: object, context: Context) -> None:
         stream = _Stream(self._exchange(), context)
         self._note(stream)
@@ -94,7 +101,8 @@ class _Stream:
         self._context = context
         self._now = asyncio.get_running_loop().time
         self._task = asyncio.current_task()
-        self._is_reading = self._is_late = False
+        self._is_reading = False
+        self._interruption: Event | None = None
         self._events: deque[Event] = deque()
 
     async def run(self) -> None:
@@ -116,7 +124,24 @@ class _Stream:
     def be_late(self) -> None:
         """Ends that read."""
         self._exchange.deadline = None
-        self._is_late = self._task is not None and self._task.cancel()
+        self._interrupt(DeadlinePassed())
+
+    def holds(self, placement: object) -> bool:
+        """Whether this was picked here, and is not over."""
+        return self._exchange.conversation.placement is placement
+
+    def cut(self, refusal: NotPicked) -> None:
+        """What was picked here gives way."""
+        if self._is_reading:
+            self._interrupt(Cut(refusal))
+        else:
+            # Something is being written; then it is this one's turn.
+            self._events.append(Cut(refusal))
+
+    def _interrupt(self, event: Event) -> None:
+        """Ends a read: this is what it brings."""
+        if self._task and self._task.cancel():
+            self._interruption = event
 
     async def _next(self) -> Event | None:
         self._is_reading = True
@@ -124,9 +149,9 @@ class _Stream:
             data = await self._context.read()
         except asyncio.CancelledError:
             # Ours, and nobody else's at the same time?
-            if self._is_late and self._task and self._task.uncancel() == 0:
-                self._is_late = False
-                return DeadlinePassed()
+            interruption, self._interruption = self._interruption, None
+            if interruption and self._task and self._task.uncancel() == 0:
+                return interruption
             raise
         finally:
             self._is_reading = False

@@ -301,6 +301,7 @@ _DROPPED = {
     "queue-timeout": "rejected-ttl-expired",
     "no-worker-came": "rejected-no-endpoints",
     "displaced": "evicted",
+    "preempted": "evicted",
     "shutting-down": "rejected-shutting-down",
 }
 """Our reasons in the words of the reference picker's header, for the reasons that it has."""

@@ -46,6 +46,7 @@ class Metrics:
         misdeeds = self._counter("peer_misdeeds", "What peers of the http2 transport did that has a limit.", "reason")
         self._misdeeds = {reason: misdeeds.labels(reason.value) for reason in Reason}
         self.errors = self._counter("internal_errors", "Picks that failed by a defect of ours; Envoy chose.")
+        self.preempted = self._counter("preempted", "Requests cut before their response began, for a higher class.")
         self.unknown_objectives = self._counter("unknown_objectives", "Requests whose objective names no class.")
         self._waited = Histogram(
             "picker_queue_wait_seconds", "How long requests waited that had to.", ("class",), registry=self.registry,

@@ -48,6 +48,9 @@ MODES: dict[str, dict[str, Any]] = {
         "request_body_mode": "FULL_DUPLEX_STREAMED", "response_body_mode": "FULL_DUPLEX_STREAMED", **_FULL,
     },
 }  # fmt: skip
+HANGING: list[str] = []
+"""Names of requests to `/hang`, by attempt; and of those that were given up."""
+LEFT: list[str] = []
 WITH_BODY = [name for name in MODES if name not in ("none", "streamed")]
 """The modes in which the pick sees the body."""
 
@@ -55,13 +58,15 @@ WITH_BODY = [name for name in MODES if name not in ("none", "streamed")]
 async def echo(request: Request) -> Response:
     """Tells what came in.
 
-    `/fail/<port>` answers 503 on that port, `/gzip` a body that is no business of ours, `/answer` the request's own
-    body in pieces of `every` bytes.
+    `/fail/<port>` answers 503 on that port, `/hang` nothing until its client leaves, `/gzip` a body that is no business
+    of ours, `/answer` the request's own body in pieces of `every` bytes.
     """
     try:
         body = await request.body()
     except ClientDisconnect:
         return Response(status_code=499)
+    if request.url.path == "/hang":
+        return await _hang(request)
     port = request.scope["server"][1]
     if request.url.path == f"/fail/{port}":
         return Response("busy", 503, media_type="text/plain")
@@ -82,6 +87,14 @@ async def echo(request: Request) -> Response:
         "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in request.headers.raw],
     }
     return Response(json.dumps(told), media_type="application/json")
+
+
+async def _hang(request: Request) -> Response:
+    HANGING.append(request.query_params["name"])
+    while not await request.is_disconnected():
+        await asyncio.sleep(0.01)
+    LEFT.append(request.query_params["name"])
+    return Response(status_code=499)
 
 
 async def _each(pieces: list[bytes]) -> AsyncIterator[bytes]:

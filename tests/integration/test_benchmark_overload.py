@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.overload.cases import CASES, Case, How, run
+from benchmarks.overload.cases import AT_ONCE, CASES, FULL, Case, How, run
 
 
 @pytest.fixture(scope="module")
@@ -18,22 +18,22 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_admission_keeps_what_immediate_placement_loses(trace: Path) -> None:
     rows = {}
-    hows: tuple[How, ...] = ("at once", "admission")
+    hows: tuple[How, ...] = (AT_ONCE, FULL)
     for how in hows:
-        rows[how] = run(Case("rates", 1.5, how), trace, 800)
-    assert rows["admission"].refused > 0 == rows["at once"].refused
-    assert rows["admission"].goodput > 1.2 * rows["at once"].goodput
+        rows[how] = run(Case("rates", 1.5, how), 1, trace, 800)
+    assert rows[FULL].refused > 0 == rows[AT_ONCE].refused
+    assert rows[FULL].goodput > 1.2 * rows[AT_ONCE].goodput
 
 
 def test_the_higher_class_is_served_and_the_lower_one_is_shed(trace: Path) -> None:
-    row = run(Case("classes", 1.5, "admission", "classes"), trace, 800)
+    row = run(Case("classes", 1.5, FULL, "classes"), 1, trace, 800)
     assert row.by_kind["interactive"] > 0.95 > 0.9 > row.by_kind["batch"]
 
 
 def test_a_heavy_tenant_is_shed_and_not_the_others(trace: Path) -> None:
-    row = run(Case("tenants", 1.5, "admission", "tenants"), trace, 800)
+    row = run(Case("tenants", 1.5, FULL, "tenants"), 1, trace, 800)
     assert row.by_kind["others"] > 0.95 > 0.9 > row.by_kind["heavy"]
 
 
 def test_each_experiment_compares_with_placing_at_once() -> None:
-    assert {case.experiment for case in CASES if case.how == "at once"} == {case.experiment for case in CASES}
+    assert {case.experiment for case in CASES if case.how == AT_ONCE} == {case.experiment for case in CASES}

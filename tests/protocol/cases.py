@@ -24,6 +24,7 @@ from picker.extproc.actions import (
 from picker.extproc.events import (
     BodyMode,
     Closed,
+    Cut,
     DeadlinePassed,
     Event,
     NoRoom,
@@ -228,6 +229,21 @@ CASES: dict[str, Script] = {
         (0.2, Picked(TWO, new_body=b"[1]"), [
             StartTimer(3600.2), SendHeadersPick(TWO), SendBodyContinue(b"[1]"), SendBodyContinue(b""),
         ]),
+    ],
+    "a request gives way to another until its response begins": [
+        (0.0, RequestHeaders(GET, True), [Pick(GET, b"")]),
+        (0.1, Picked(TWO, "p"), [StartTimer(3600.1), SendHeadersPick(TWO)]),
+        (0.2, Cut(NotPicked(429, "preempted", "Later.", 2)), [
+            Release("p"), StartTimer(None), SendRefusal(429, "preempted", "Later.", GET, 2), Finish(),
+        ]),
+        (0.3, Closed(), [Ignored(Closed, "ENDED")]),
+    ],
+    "a response that has begun is not cut": [
+        (0.0, RequestHeaders(GET, True), [Pick(GET, b"")]),
+        (0.1, Picked(TWO, "p"), [StartTimer(3600.1), SendHeadersPick(TWO)]),
+        (0.2, ResponseHeaders(200), [FirstByte("p", 200, ""), SendResponseHeadersContinue()]),
+        (0.3, Cut(NotPicked(429, "preempted", "Later.", 2)), [Ignored(Cut, "RESPONSE")]),
+        (0.4, Closed(), [StartTimer(None), Release("p")]),
     ],
     "an exchange that never ends is released": [
         (0.0, RequestHeaders(GET, True), [Pick(GET, b"")]),

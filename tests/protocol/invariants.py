@@ -12,12 +12,14 @@ from picker.extproc.actions import (
     SendBodyPiece,
     SendHeadersPick,
     SendRefusal,
+    SendResponseHeadersContinue,
 )
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Conversation, Settings
 from picker.extproc.events import (
     BodyMode,
     Closed,
+    Cut,
     Event,
     NotPicked,
     Picked,
@@ -66,9 +68,10 @@ class Judge:
         if answered_in_full_duplex and self.body_out != self.body_in:
             raise Broken(f"{self.body_in!r} came in, {self.body_out!r} went out")
 
-    refused = False
+    refused = has_begun = is_cut = False
 
     def _note(self, event: Event) -> None:
+        self.is_cut = isinstance(event, Cut)
         if isinstance(event, Picked | NotPicked):
             self.picks_answered += 1
         if isinstance(event, Picked):
@@ -88,8 +91,13 @@ class Judge:
                 self.picks += 1
             case SendHeadersPick() | SendBodyPick():
                 self.answers += 1
+            case SendResponseHeadersContinue():
+                self.has_begun = True
+            case SendRefusal() if self.has_begun:
+                raise Broken("refused in the middle of a response")
             case SendRefusal():
-                self.answers += 1
+                # A cut takes the place of the pick that went out before.
+                self.answers += not self.is_cut
                 self.refused = True
             case SendBodyPiece(data=data):
                 self.body_out += data

@@ -8,6 +8,7 @@ from picker.extproc.conversation import Conversation
 from picker.extproc.events import (
     BodyMode,
     Closed,
+    Cut,
     DeadlinePassed,
     Event,
     NoRoom,
@@ -31,6 +32,7 @@ def samples(mode: BodyMode) -> list[Event]:
         RequestTrailers(),
         ResponseHeaders(200),
         NotPicked(503, "none", "None."),
+        Cut(NotPicked(429, "preempted", "Later.")),
         DeadlinePassed(),
         NoRoom(),
         Closed(),

@@ -41,8 +41,19 @@ class KeepsItsBudget(Conversation):
         return pieces
 
 
-@pytest.mark.parametrize("fault", [AnswersTwice, LosesAPiece, NeverReleases, ReleasesTwice, KeepsItsBudget])
+class CutsWhatHasBegun(Conversation):
+    def receive(self, event: Event, now: float) -> list[Action]:
+        self._has_begun = False
+        return super().receive(event, now)
+
+
+FAULTS = [AnswersTwice, LosesAPiece, NeverReleases, ReleasesTwice, KeepsItsBudget, CutsWhatHasBegun]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_the_fault_is_found(fault: type[Conversation]) -> None:
     with pytest.raises(Broken):
-        for events in conversations(BodyMode.FULL_DUPLEX, 4):
-            Judge(fault).feed(events)
+        # Where there is no body to wait for, four events reach into the response.
+        for mode in (BodyMode.FULL_DUPLEX, BodyMode.NONE):
+            for events in conversations(mode, 4):
+                Judge(fault).feed(events)

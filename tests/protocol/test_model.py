@@ -11,8 +11,10 @@ from picker.extproc.conversation import Conversation, Settings, State
 from picker.extproc.events import (
     BodyMode,
     Closed,
+    Cut,
     DeadlinePassed,
     Event,
+    NotPicked,
     Picked,
     RequestBody,
     RequestHeaders,
@@ -42,6 +44,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(ResponseBody, st.binary(max_size=4), st.booleans()),
     st.builds(ResponseTrailers),
     st.builds(DeadlinePassed),
+    st.builds(Cut, st.just(NotPicked(429, "preempted", "Later."))),
     st.builds(Closed),
     st.builds(Picked, st.just(("a:1", "b:2")), st.just("placement")),
 )
