@@ -15,6 +15,7 @@ from typing import Any
 Json = dict[str, Any]
 
 FILTER = "ext_proc.v3.ExternalProcessor"
+FULL_DUPLEX = "FULL_DUPLEX_STREAMED"
 _MANAGER = "HttpConnectionManager"
 _PER_ROUTE = "ext_proc.v3.ExtProcPerRoute"
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
@@ -44,6 +45,11 @@ class Cluster:
     def name(self) -> str:
         """As in the configuration."""
         return str(self.config["name"])
+
+    @property
+    def where(self) -> str:
+        """To find it by."""
+        return f"cluster {self.name}"
 
     @property
     def is_original_dst(self) -> bool:
@@ -111,7 +117,17 @@ class Way:
     @property
     def where(self) -> str:
         """The filter, to find it by."""
-        return f"listener {self.listener.get('name', '?')}, its ext_proc filter"
+        return f"{self.where_listener}, its ext_proc filter"
+
+    @property
+    def where_listener(self) -> str:
+        """The listener, to find it by."""
+        return f"listener {self.listener.get('name', '?')}"
+
+    @property
+    def where_manager(self) -> str:
+        """The HTTP connection manager, to find it by."""
+        return f"{self.where_listener}, its HTTP connection manager"
 
     @property
     def mode(self) -> Json:

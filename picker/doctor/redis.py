@@ -49,67 +49,108 @@ def check_server(info: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """By what INFO says; nothing where the user may not ask."""
     version = str(info.get("redis_version", ""))
     if version and tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
-        yield Finding(
-            check="redis-old",
-            severity=Severity.ERROR,
-            where=where,
-            what=f"this is Redis {version}",
-            causes="agents cannot publish: commands that they use are missing",
-            fix="use Redis 6.2 or later, or Valkey",
-        )
+        yield _too_old(where, version)
     if info.get("role") == "slave":
-        yield Finding(
-            check="redis-replica",
-            severity=Severity.ERROR,
-            where=where,
-            what="this is a replica",
-            causes="agents cannot publish, and pickers do not see what the others have in flight",
-            fix="give the primary's address, or redis+sentinel://host:26379/NAME to follow it",
-        )
+        yield _replica(where)
     if int(info.get("maxmemory", 0)) and info.get("maxmemory_policy") != "noeviction":
-        yield Finding(
-            check="redis-evicts",
-            severity=Severity.WARNING,
-            where=where,
-            what=f"with {info.get('maxmemory_policy')} it drops keys when it is full",
-            causes="workers vanish for moments and are written anew, again and again",
-            fix="CONFIG SET maxmemory-policy noeviction, and a maxmemory that has room for the view",
-        )
+        yield _evicts(where, info.get("maxmemory_policy"))
 
 
 def check_pool(loads: Loads, silent: list[str], pool: str, where: str) -> Iterator[Finding]:
     """By what agents have written. `silent`: workers whose lease is over."""
     if not loads.packed:
-        yield Finding(
-            check="redis-no-workers",
-            severity=Severity.ERROR,
-            where=where,
-            what=f"no agent has published anything in the pool {pool}",
-            causes="the picker has nobody to pick",
-            fix="see whether agents run, and whether their redis and pool are these",
-        )
+        yield _no_workers(where, pool)
     if silent:
-        more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
-        yield Finding(
-            check="redis-silent-workers",
-            severity=Severity.WARNING,
-            where=where,
-            what=f"agents have fallen silent: {', '.join(silent[:_SHOWN])}{more}",
-            causes="these workers are not picked",
-            fix="see whether their agents run and can write to Redis; what is left of gone ones vanishes by itself",
-        )
+        yield _silent_workers(where, silent)
     if loads.hash_id not in (None, HASH_ID):
-        yield Finding(
-            check="redis-hash",
-            severity=Severity.ERROR,
-            where=where,
-            what=f"agents hash with {loads.hash_id}, and this version with {HASH_ID}",
-            causes="no worker gets credit for its cache",
-            fix="run agents and pickers of the same version",
-        )
+        yield _other_hash(where, loads.hash_id)
     foreign = sum(not _is_load(data) for data in loads.packed.values())
     if foreign:
         yield _foreign(where, f"{foreign} load records are no agent's")
+
+
+async def _info(client: Redis) -> Mapping[str, Any]:
+    try:
+        async with bounded(_DEADLINE_S):
+            info: Mapping[str, Any] = await client.info()
+            return info
+    except NoPermissionError:
+        return {}
+
+
+def _is_load(data: bytes) -> bool:
+    try:
+        LoadRecord.unpack(data)
+    except Foreign:
+        return False
+    return True
+
+
+def _too_old(where: str, version: str) -> Finding:
+    return Finding(
+        check="redis-old",
+        severity=Severity.ERROR,
+        where=where,
+        what=f"this is Redis {version}",
+        causes="agents cannot publish: commands that they use are missing",
+        fix="use Redis 6.2 or later, or Valkey",
+    )
+
+
+def _replica(where: str) -> Finding:
+    return Finding(
+        check="redis-replica",
+        severity=Severity.ERROR,
+        where=where,
+        what="this is a replica",
+        causes="agents cannot publish, and pickers do not see what the others have in flight",
+        fix="give the primary's address, or redis+sentinel://host:26379/NAME to follow it",
+    )
+
+
+def _evicts(where: str, policy: object) -> Finding:
+    return Finding(
+        check="redis-evicts",
+        severity=Severity.WARNING,
+        where=where,
+        what=f"with {policy} it drops keys when it is full",
+        causes="workers vanish for moments and are written anew, again and again",
+        fix="CONFIG SET maxmemory-policy noeviction, and a maxmemory that has room for the view",
+    )
+
+
+def _no_workers(where: str, pool: str) -> Finding:
+    return Finding(
+        check="redis-no-workers",
+        severity=Severity.ERROR,
+        where=where,
+        what=f"no agent has published anything in the pool {pool}",
+        causes="the picker has nobody to pick",
+        fix="see whether agents run, and whether their redis and pool are these",
+    )
+
+
+def _silent_workers(where: str, silent: list[str]) -> Finding:
+    more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
+    return Finding(
+        check="redis-silent-workers",
+        severity=Severity.WARNING,
+        where=where,
+        what=f"agents have fallen silent: {', '.join(silent[:_SHOWN])}{more}",
+        causes="these workers are not picked",
+        fix="see whether their agents run and can write to Redis; what is left of gone ones vanishes by itself",
+    )
+
+
+def _other_hash(where: str, hash_id: object) -> Finding:
+    return Finding(
+        check="redis-hash",
+        severity=Severity.ERROR,
+        where=where,
+        what=f"agents hash with {hash_id}, and this version with {HASH_ID}",
+        causes="no worker gets credit for its cache",
+        fix="run agents and pickers of the same version",
+    )
 
 
 def _foreign(where: str, what: str) -> Finding:
@@ -132,20 +173,3 @@ def _unreached(where: str, error: BaseException) -> Finding:
         causes="the picker goes on with what it knew, and after a start Envoy balances alone",
         fix=advice(error),
     )
-
-
-async def _info(client: Redis) -> Mapping[str, Any]:
-    try:
-        async with bounded(_DEADLINE_S):
-            info: Mapping[str, Any] = await client.info()
-            return info
-    except NoPermissionError:
-        return {}
-
-
-def _is_load(data: bytes) -> bool:
-    try:
-        LoadRecord.unpack(data)
-    except Foreign:
-        return False
-    return True

@@ -17,7 +17,6 @@ from picker.doctor.finding import Finding, Severity
 Counters = Mapping[str, float]
 """Name -> value."""
 
-
 _HALF_CLOSED = "server_half_closed"
 
 
