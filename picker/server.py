@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from picker.allocator import keep_large_blocks
 from picker.config import Config, Limits, Tls, host_and_port
 from picker.config_source import ConfigSource
 from picker.debug.health import Health, add_reflection
@@ -66,6 +67,7 @@ async def serve(config: Config, source: ConfigSource) -> None:
     Raises BadSetting, BadTokenizer, OSError.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_large_blocks()
     await Server(config, source).run()
 
 
