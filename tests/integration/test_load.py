@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
+import msgspec
 import pytest
 
 from picker import envoy_config
+from picker.simulation.process import free_ports
 from picker.simulation.stack import MODEL, Plan, Stack
 from tests.integration.ext_proc import TRANSPORTS
+from tests.integration.relay import relay
 from tests.integration.traffic import more, steady, until
 
 pytestmark = pytest.mark.envoy
@@ -42,9 +46,11 @@ async def is_forgotten(stack: Stack) -> bool:
     return not any(metrics[f"picker_{name}"] for name in ("streams", "inflight_requests", "held_body_bytes"))
 
 
-@pytest.mark.parametrize("name", envoy_config.NAMES)
-async def test_1500_requests_at_once_are_all_answered(name: str) -> None:
-    async with Stack(Plan(workers=3, envoy=name, worker=FAST)) as stack:
+@pytest.mark.parametrize(
+    ("name", "transport"), [*((name, "http2") for name in envoy_config.NAMES), ("fail-open", "grpcio")]
+)
+async def test_1500_requests_at_once_are_all_answered(name: str, transport: str) -> None:
+    async with Stack(Plan(workers=3, envoy=name, worker=FAST, picker={"transport": transport})) as stack:
         gate = asyncio.Event()
         async with asyncio.timeout(120):
             waiting = [asyncio.ensure_future(one(stack, gate)) for _ in range(CROWD)]
@@ -69,6 +75,63 @@ async def test_1500_clients_that_leave_at_once_leave_nothing_behind(transport: s
             writer.transport.abort()
         await until(lambda: is_forgotten(stack))
         assert await one(stack, _open()) == "200"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_1500_clients_that_leave_at_once_fail_nobody_elses_request(transport: str) -> None:
+    # Envoy drops its whole connection to the picker where more control frames wait than the default allows.
+    plan = Plan(workers=3, worker=FAST, picker={"transport": transport})
+    async with Stack(plan) as stack, steady(stack.url) as traffic:
+        writers = [(await connect(stack))[1] for _ in range(CROWD)]
+        for writer in writers:
+            writer.write(HEAD + BODY[:10])
+        await until(lambda: _has_streams(stack, CROWD))
+        await more(traffic, 20)
+        for writer in writers:
+            writer.transport.abort()
+        await more(traffic, 100)
+        assert traffic.failures == []
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_connections_to_the_picker_that_are_aborted_fail_no_request(transport: str) -> None:
+    [port] = free_ports(1)
+    stack = RelayedStack(Plan(workers=3, worker=FAST, picker={"transport": transport}), port)
+    async with relay(f"tcp://{stack.picker_address}", port) as way, stack, steady(stack.url, 8, 0.0) as traffic:
+        for _ in range(5):
+            await more(traffic, 50)
+            way.reset()
+        await more(traffic, 50)
+        assert traffic.failures == []
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_connections_to_the_picker_that_are_aborted_while_answers_are_awaited_fail_none_of_them(
+    transport: str,
+) -> None:
+    [port] = free_ports(1)
+    slow = ("--speed", "0.5", "--profile", "8b")
+    stack = RelayedStack(Plan(workers=3, worker=slow, picker={"transport": transport}), port)
+    async with relay(f"tcp://{stack.picker_address}", port) as way, stack, asyncio.timeout(100):
+        waiting = [asyncio.ensure_future(one(stack, _open())) for _ in range(CROWD // 5)]
+        await until(lambda: _has_streams(stack, CROWD // 10))
+        way.reset()
+        assert Counter(await asyncio.gather(*waiting)) == {"200": CROWD // 5}
+        await until(lambda: is_forgotten(stack))
+
+
+class RelayedStack(Stack):
+    """Envoy comes to its only picker by another port."""
+
+    def __init__(self, plan: Plan, port: int):
+        super().__init__(plan)
+        self._port = port
+
+    def _envoy_config(self) -> dict[str, Any]:
+        config = msgspec.json.encode(super()._envoy_config())
+        picker_port = self.picker_address.rpartition(":")[2]
+        relayed: dict[str, Any] = msgspec.json.decode(config.replace(picker_port.encode(), str(self._port).encode()))
+        return relayed
 
 
 @pytest.mark.parametrize(
