@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -42,11 +43,11 @@ class Verdict:
 
 
 @contextlib.asynccontextmanager
-async def rig(shape: str, folder: Path) -> AsyncIterator[Rig]:
-    """Three workers, two pickers, an Envoy, an agent, and Redis in this shape."""
+async def rig(shape: str, folder: Path, **picker: Any) -> AsyncIterator[Rig]:
+    """Three workers, two pickers with these settings, an Envoy, an agent, and Redis in this shape."""
     run, binary = SHAPES[shape]
     clocks = Clocks(folder) if Clocks.can() else None
-    binary = clocks.script("redis", binary) if clocks else binary
+    binary = await asyncio.to_thread(clocks.script, "redis", binary) if clocks else binary
     async with run(binary, folder) as redis, contextlib.AsyncExitStack() as exits:
         is_single = redis.url.startswith("redis://")
         to_redis = await exits.enter_async_context(relay(redis.url)) if is_single else None
@@ -56,7 +57,7 @@ async def rig(shape: str, folder: Path) -> AsyncIterator[Rig]:
             workers=3,
             pickers=2,
             worker=("--speed", "20"),
-            picker={"reveal_decision": True, "stale_after_s": 3.0},
+            picker={"reveal_decision": True, "stale_after_s": 3.0, **picker},
             redis=url.replace("127.0.0.1", Names.NAME) if names else url,
         )
         async with Harness(plan, clocks, names) as stack:

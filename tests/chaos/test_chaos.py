@@ -17,19 +17,15 @@ SHORT = (
     "one of two pickers killed",
     "Redis full",
     "pickers' disk full",
-    "network to a picker half-open",
-    "worker's machine gone without a word",
 )
 
 
 @pytest.mark.envoy
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(300)
 async def test_no_request_is_lost_to_any_of_these_and_the_view_is_right_again(tmp_path: Path) -> None:
     shape = next(iter(SHAPES))
     async with rig(shape, tmp_path) as made:
         for fault in SHORT:
-            if not FAULTS[fault].can(made):
-                continue
             verdict = await suffer(made, shape, [fault])
             assert verdict.is_well, (fault, verdict)
             assert verdict.fates.refused == {}, fault

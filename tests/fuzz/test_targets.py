@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.corpus import kept
 from tests.fuzz.targets import TARGETS, chains
 
 each_target = pytest.mark.parametrize("name", TARGETS)
 
 
 @each_target
-def test_seeds_and_nothing_at_all_are_taken(name: str) -> None:
+def test_seeds_what_was_kept_and_nothing_at_all_are_taken(name: str) -> None:
     target = TARGETS[name]
-    for seed in (b"", *target.seeds):
+    for seed in (b"", *target.seeds, *kept(name)):
         target.run(seed)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -105,7 +105,9 @@ def _clock(whose: str, files: Sequence[str], by: str, where: str, says: str) -> 
         for file in files:
             rig.clocks.jump(file, "+0")
 
-    can: Callable[[Rig], bool] = lambda rig: rig.clocks is not None  # noqa: E731
+    def can(rig: Rig) -> bool:
+        return rig.clocks is not None and set(files) <= rig.clocks.parts
+
     name = f"{whose} jump {where}"
     FAULTS[name] = Fault(name, "clock", says, on, can)
 
