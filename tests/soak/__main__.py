@@ -70,12 +70,12 @@ async def _run(seconds: float, per_s: float, every_s: float) -> tuple[list[Sampl
 
 def _page(lines: Sequence[Line], told: Soak, rest: dict[str, float], minutes: float) -> str:
     steady, passing = told.steady, told.passing
-    refused = sum(passing.refused.values())
+    refused, broken = sum(passing.refused.values()), told.broken + steady.broken + passing.broken
     head = (
         f"{minutes:g} minutes. {steady.sent} requests for a model that stays: {steady.answered} answered, "
         f"{sum(steady.refused.values())} refused, {len(steady.lost)} lost. {passing.sent} for models and adapters that "
         f"may be gone: {passing.answered} answered, {refused} refused, {len(passing.lost)} failed. "
-        f"{told.broken} answers broke off with their worker. {told.left} clients left early. "
+        f"{broken} answers broke off with their worker. {told.left} clients left early. "
         f"{told.replaced} workers were replaced. "
         f"At the end: {', '.join(f'{name} {value:g}' for name, value in rest.items())}."
     )
