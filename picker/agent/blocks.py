@@ -1,8 +1,8 @@
 """What one worker holds: the engine's block events to index blocks.
 
-The engine names its blocks by hashes of its own making. `BlockTable` follows them, computes Picker's prefix chain from
-the token ids that events carry, and says which *index blocks* (`prompts.chain`, one for each 64 tokens) appear and
-disappear. Five rules:
+The engine names its blocks by hashes of its own making. `BlockTable` follows them, knows where each stands in Picker's
+prefix chain (`links`), and says which *index blocks* (`prompts.chain`, one for each 64 tokens) appear and disappear.
+Four rules:
 
 - **Copies are counted.** Two requests that compute the same block at once leave two copies; the engine announces it
   twice and removes it twice (vLLM 0.32), and it can be hit until both are gone. What a request with vLLM's
@@ -17,8 +17,6 @@ disappear. Five rules:
 - **Only what a GPU can hit at once.** Events of other media are skipped: their tiers evict on their own, so that a
   block on disk says nothing about its ancestors, and loading one costs a time that is not known here. Of hybrid models
   only groups with full attention count.
-- **Blocks may have any size.** The chain goes on by 16 tokens, and what an engine's block leaves over is kept with it
-  until the next one completes it: SGLang's pages of one token end in the same index blocks as vLLM's blocks of 16.
 
 `python -m benchmarks.agent` measures bytes and time for each block.
 """
@@ -29,10 +27,9 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field, replace
 
 from picker.agent.events import Cleared, Event, Removed, Stored
-from picker.prompts import chain
+from picker.agent.links import NOWHERE, Link, links_of, scope
 
 _FULL_ATTENTION = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
-_STRIDE = chain.INDEX_TOKENS // chain.HASH_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +70,11 @@ class _Node:
     """A block of the engine. Children are a doubly linked list: a set would take more memory than all the rest."""
 
     __slots__ = (
-        "blocks",
-        "born",
-        "chain",
-        "child",
-        "copies",
-        "key",
-        "next",
-        "parent",
-        "pending",
-        "previous",
-        "reachable",
+        "blocks", "born", "chain", "child", "copies", "key", "next", "parent", "pending", "previous", "reachable",
         "tokens",
-    )
+    )  # fmt: skip
 
-    def __init__(self, key: int, parent: _Node | None, link: _Link, born: int) -> None:
+    def __init__(self, key: int, parent: _Node | None, link: Link, born: int) -> None:
         self.key = key
         self.parent = parent
         self.chain, self.tokens, self.pending, self.blocks = link
@@ -97,13 +84,6 @@ class _Node:
         self.child: _Node | None = None
         self.next: _Node | None = None
         self.previous: _Node | None = None
-
-
-_Link = tuple[int | None, int, bytes, tuple[int, ...]]
-"""The chain at a block's end: its last value (None: opaque), the number of tokens up to the end, those of them that
-came after the last value, packed; and the index blocks that end in the block.
-"""
-_NOWHERE: _Link = (None, 0, b"", ())
 
 
 class BlockTable:
@@ -154,7 +134,7 @@ class BlockTable:
     def _start(self) -> None:
         self._nodes: dict[int, _Node] = {}
         self._carriers: dict[int, int] = {}  # index block -> reachable nodes that end or pass there
-        self._root = _Node(-1, None, _NOWHERE, -1)
+        self._root = _Node(-1, None, NOWHERE, -1)
         self._root.copies = 1
         self._root.reachable = True
 
@@ -188,23 +168,14 @@ class BlockTable:
             return True
         return False
 
-    def _links(self, event: Stored, parent: _Node) -> list[_Link]:
+    def _links(self, event: Stored, parent: _Node) -> list[Link]:
         """Raises ValueError for something that is not a token id."""
-        start = self._scope(event) if parent is self._root else parent.chain
-        if start is None:
-            self._counters.opaque += len(event.hashes)
-            return [_NOWHERE] * len(event.hashes)
-        clear = _blocks_before_opaque(event)
-        opaque = len(event.hashes) - clear
-        self._counters.opaque += opaque
-        tokens = chain.pack(event.tokens[: clear * event.block_size])
-        packed = parent.pending + chain.fold(tokens, _media(event, clear))
-        return [*_cut(start, packed, clear, event.block_size, parent.tokens), *[_NOWHERE] * opaque]
+        start = scope(self._model, event) if parent is self._root else parent.chain
+        found = links_of(event, start, parent.tokens, parent.pending)
+        self._counters.opaque += found.count(NOWHERE)
+        return found
 
-    def _scope(self, event: Stored) -> int:
-        return chain.scope(self._model, event.adapter, event.salt or _salt(event))
-
-    def _hold(self, event: Stored, parent: _Node, links: list[_Link]) -> list[int]:
+    def _hold(self, event: Stored, parent: _Node, links: list[Link]) -> list[int]:
         stored: list[int] = []
         is_repeat = self._is_repeat(event)
         for position, (value, link) in enumerate(zip(event.hashes, links, strict=True)):
@@ -318,63 +289,3 @@ def _unlink(node: _Node, parent: _Node) -> None:
         node.previous.next = node.next
     if node.next is not None:
         node.next.previous = node.previous
-
-
-def _cut(start: int, packed: bytes, count: int, size: int, tokens: int) -> Iterator[_Link]:
-    """The links of `count` engine blocks of `size` tokens each, the first of which follows `tokens` tokens.
-
-    `packed`: their tokens, and before them those that the block before has left over after chain value `start`.
-    """
-    values = chain.extend_packed(start, packed)
-    left_over = chain.token_count(packed) - count * size
-    base = (tokens - left_over) // chain.HASH_TOKENS
-    done = 0
-    for end in range(left_over + size, left_over + count * size + 1, size):
-        before, done = done, end // chain.HASH_TOKENS
-        first = before + (_STRIDE - 1 - (base + before)) % _STRIDE
-        pending = packed[chain.HASH_BYTES * done : chain.TOKEN_BYTES * end]
-        yield values[done - 1] if done else start, tokens - left_over + end, pending, tuple(values[first:done:_STRIDE])
-
-
-def _salt(event: Stored) -> str:
-    """The salt of a request, which vLLM puts among the first block's extra keys, as a bare text."""
-    if not event.hashes:
-        return ""
-    texts = [key for key in _other_keys(event, 0) if isinstance(key, str)]
-    return texts[0] if len(texts) == 1 else ""
-
-
-def _blocks_before_opaque(event: Stored) -> int:
-    for position in range(len(event.hashes)):
-        keys = _other_keys(event, position)
-        others = [key for key in keys if not _is_medium(key)]
-        is_salt = position == 0 and event.parent is None and len(others) == 1 and isinstance(others[0], str)
-        if others and not is_salt:
-            return position
-    return len(event.hashes)
-
-
-def _is_medium(key: object) -> bool:
-    """An image's, an audio's or a video's identifier, and where it begins, in tokens from the block's start.
-
-    With vLLM 0.32 it is among the keys of each block that it reaches into; below 0 it began in an earlier one.
-    """
-    return isinstance(key, list) and len(key) == 2 and isinstance(key[0], str) and type(key[1]) is int
-
-
-def _media(event: Stored, blocks: int) -> list[tuple[int, str]]:
-    """Where media begin among the tokens of the first `blocks`, and their identifiers."""
-    return [
-        (position * event.block_size + key[1], key[0])
-        for position in range(blocks if event.extra_keys else 0)
-        for key in _other_keys(event, position)
-        if isinstance(key, list) and _is_medium(key) and 0 <= key[1] < event.block_size
-    ]
-
-
-def _other_keys(event: Stored, position: int) -> list[object]:
-    """Extra keys of a block without the adapter's name, which vLLM puts first and into every block."""
-    keys = event.extra_keys[position] if event.extra_keys and position < len(event.extra_keys) else None
-    if not keys:
-        return []
-    return keys[1:] if event.adapter and keys[0] == event.adapter else keys
