@@ -23,6 +23,7 @@ import structlog
 from redis.asyncio import Redis
 
 from picker.agent.outbox import Outbox
+from picker.agent.schedule import Schedule
 from picker.prompts.chain import HASH_ID
 from picker.redisview.advice import advice
 from picker.redisview.connection import FAILURES, Backoff, reason
@@ -53,11 +54,11 @@ class PublisherSettings:
     writer: WriterSettings = field(default_factory=WriterSettings)
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How busy a worker is. `waiting_tokens`: prompt tokens in its queue; `kv_used`: share of its KV cache, 0 to 1.
+class Load(msgspec.Struct, frozen=True):
+    """How busy a worker is, in the fields of `records.LoadRecord` that an engine tells.
 
-    The last six are its own counters since it started (`records.LoadRecord`).
+    `waiting_tokens`: prompt tokens in its queue; `kv_used`: share of its KV cache, 0 to 1. The last six are its own
+    counters since it started.
     """
 
     running: int = 0
@@ -103,12 +104,12 @@ class Publisher:
         self._beat = 0
         self._needs_record = False
         self._is_fenced = False
-        self._is_load_new = False
-        # Times are of the monotonic clock; -inf means "never", and so "now" where it says when to do it again.
-        self._pending_since = math.inf
-        self._written_at = -math.inf
-        self._renewed_at = -math.inf
-        self._snapshot_at = -math.inf
+        self._schedule = Schedule(
+            coalesce_s=settings.coalesce_s,
+            load_interval_s=settings.load_interval_s,
+            heartbeat_s=settings.heartbeat_s,
+            snapshot_interval_s=settings.snapshot_interval_s,
+        )
         self._position: StreamId | None = None
         self._is_connected: bool | None = None
         self._failures = 0
@@ -130,7 +131,7 @@ class Publisher:
         self._facts += 1
         self._needs_record = True
         self._is_fenced = False
-        self._pending_since = math.inf
+        self._schedule.drop_events()
         self._write_soon()
 
     def facts(self, record: WorkerRecord) -> None:
@@ -149,7 +150,7 @@ class Publisher:
         """The worker's load as of now."""
         if load != self._load:
             self._load = load
-            self._is_load_new = True
+            self._schedule.note_load()
             self._changed.set()
 
     def stored(self, blocks: Iterable[int]) -> None:
@@ -200,16 +201,13 @@ class Publisher:
 
     def _due(self) -> float:
         """When the next write is due. In the past if it is due now; infinite if there is nothing to tell."""
-        settings = self._settings
-        heartbeat = self._renewed_at + settings.heartbeat_s
         if self._record is None:
             return math.inf
         if self._is_fenced:
-            return heartbeat
+            return self._schedule.heartbeat_at
         if self._needs_record or self._outbox.needs_snapshot:
             return -math.inf
-        load = self._written_at + settings.load_interval_s if self._is_load_new else math.inf
-        return min(heartbeat, load, self._pending_since + settings.coalesce_s)
+        return self._schedule.next_at
 
     async def _try_write(self) -> None:
         try:
@@ -246,42 +244,26 @@ class Publisher:
             events=events,
             snapshot=self._outbox.snapshot(self._position or (0, 0)) if self._is_snapshot_due(now) else None,
             ended=self._ended,
-            renews=self._needs_record or now - self._renewed_at >= self._settings.load_interval_s,
+            renews=self._needs_record or self._schedule.renews(now),
         )
-        self._pending_since, self._is_load_new, self._written_at = math.inf, False, now
-        if update.renews:
-            self._renewed_at = now
-        if update.snapshot:
-            self._snapshot_at = now
+        self._schedule.note_written(now, renews=update.renews, has_snapshot=update.snapshot is not None)
         return update
 
     def _load_record(self) -> LoadRecord:
-        load, outbox = self._load, self._outbox
         self._beat += 1
         return LoadRecord(
-            epoch=outbox.epoch,
+            epoch=self._outbox.epoch,
             beat=self._beat,
             facts=self._facts,
-            running=load.running,
-            waiting=load.waiting,
-            waiting_tokens=load.waiting_tokens,
-            kv_used=load.kv_used,
-            prefill_tokens_per_s=load.prefill_tokens_per_s,
-            decode_tokens_per_s=load.decode_tokens_per_s,
-            kv_seq=outbox.seq,
-            kv_count=len(outbox),
-            kv_xor=outbox.xor,
-            looked_up_tokens=load.looked_up_tokens,
-            reused_tokens=load.reused_tokens,
-            generated_tokens=load.generated_tokens,
-            finished=load.finished,
-            first_tokens=load.first_tokens,
-            errors=load.errors,
+            kv_seq=self._outbox.seq,
+            kv_count=len(self._outbox),
+            kv_xor=self._outbox.xor,
+            **msgspec.structs.asdict(self._load),
         )
 
     def _is_snapshot_due(self, now: float) -> bool:
-        is_old = now - self._snapshot_at >= self._settings.snapshot_interval_s
-        return self._outbox.needs_snapshot or (is_old and self._outbox.has_changed)
+        outbox = self._outbox
+        return outbox.needs_snapshot or (outbox.has_changed and self._schedule.is_snapshot_old(now))
 
     def _take(self, update: Update, receipt: Receipt) -> None:
         self._position = receipt.last_event or self._position
@@ -311,7 +293,7 @@ class Publisher:
 
     async def _probe(self) -> None:
         assert self._record is not None
-        self._renewed_at = time.monotonic()
+        self._schedule.note_renewed(time.monotonic())
         outbox = self._outbox
         owner = await self._writer.owner(self._record.worker)
         if self._outbox is outbox and owner in (None, outbox.epoch):
@@ -338,21 +320,20 @@ class Publisher:
         return self._record.worker if self._record else None
 
     def _write_soon(self) -> None:
-        self._renewed_at = -math.inf
+        self._schedule.renew_at_once()
         self._changed.set()
 
     def _note_pending(self) -> None:
         if self._outbox.needs_snapshot:
             self._changed.set()
-        if self._outbox.has_pending and self._pending_since == math.inf:
-            self._pending_since = time.monotonic()
+        if self._outbox.has_pending and self._schedule.note_events(time.monotonic()):
             self._changed.set()
 
     def _note_failure(self, error: BaseException) -> None:
         self._failures += 1
         self._position = None
         self._outbox.doubt()
-        self._renewed_at = -math.inf
+        self._schedule.renew_at_once()
         if self._is_connected is not False:
             self._is_connected = False
             _log.warning("redis_down", worker=self._worker, reason=reason(error), advice=advice(error))
