@@ -84,6 +84,12 @@ class Admitting:
     def __repr__(self) -> str:
         return f"<Admitting {self._admission!r}>"
 
+    def configure(self, config: Config) -> None:
+        """Other quotas and other weights of tenants from now on. Who waits already does so under those before."""
+        self.quotas.configure(config.admission.quotas)
+        self._rules.weigh(config.admission.tenants)
+        self._admission.weigh(config.admission.tenants)
+
     async def admit(
         self, about: SchedulingRequest, terms: Terms, tenant: str, base: str, size: int, moment: Moment
     ) -> Settled:

@@ -15,6 +15,7 @@ from picker.commands.doctor import doctor
 from picker.commands.envoy import envoy
 from picker.commands.explain import explain, tail
 from picker.commands.health import health
+from picker.commands.platform import app as platform_app
 from picker.commands.replay import replay
 from picker.commands.simulate import simulate
 from picker.commands.workers import cordon, drain, top, uncordon, workers
@@ -34,6 +35,7 @@ app.command()(health)
 for _command in (top, workers, explain, tail, replay, cordon, uncordon, drain):
     app.command()(_command)
 app.add_typer(config_app, name="config")
+app.add_typer(platform_app, name="platform")
 app.add_typer(simulate, name="simulate")
 
 

@@ -14,6 +14,7 @@ from picker.fleet import reuse
 from picker.fleet.breakers import FAILURES, MOST_PAUSE_S, PAUSE_S
 from picker.fleet.endpoints import networks
 from picker.kubernetes.settings import KubernetesPool
+from picker.platform.settings import PlatformSettings
 from picker.redisview.settings import RedisConfig
 from picker.scaling.settings import Scaling
 from picker.scheduling.decide import FALLBACKS
@@ -130,6 +131,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics_compatible: also expose what we know under the names of the reference picker (llm_d_epp_..., inference_...).
     redis, pool: where agents publish, and under which name. A URL, or one with passwords and certificates in files.
     kubernetes: the InferencePool that says which workers there are; none by default, then agents alone say it.
+    platform: orders of an orchestration platform, and the state that it is told.
     worker_networks: where the endpoints of workers lie, such as 10.0.0.0/8; others get nothing, whatever Redis says.
     Any by default, but for addresses that no worker can have, as those of cloud metadata services.
     transport: what carries gRPC on `listen` and `health`: grpcio, or http2, our own. Envoy sees no difference.
@@ -141,6 +143,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     profiles: how to place the requests of a model, a tenant, an objective or a size; the first that matches counts.
     requirement_headers: from a request header to the label that it is about. A worker must have one of the values in
     the header. Only headers that the gateway sets or strips: whoever sends one chooses among your workers.
+    placement: for a model or an adapter, the names of the workers that its requests may go to; any by default.
     failure_domain: the label of a rack, a zone, a node; fallbacks are taken from another one first.
     breaker: when a worker that fails is left out, and for how long.
     disaggregation: where some workers prefill and others decode; which, and when it is worth it.
@@ -183,6 +186,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     redis: str | RedisConfig = "redis://127.0.0.1:6379"
     pool: str = "default"
     kubernetes: KubernetesPool | None = None
+    platform: PlatformSettings = PlatformSettings()
     worker_networks: tuple[str, ...] = ()
     transport: Literal["grpcio", "http2"] = "http2"
     http2: PeerLimits = PeerLimits()
@@ -191,6 +195,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rewrites: dict[str, str | dict[str, Annotated[float, msgspec.Meta(gt=0)]]] = {}
     profiles: tuple[Profile, ...] = ()
     requirement_headers: dict[str, str] = {}
+    placement: dict[str, tuple[str, ...]] = {}
     failure_domain: str = ""
     breaker: Breaker = Breaker()
     disaggregation: Disaggregation | None = None

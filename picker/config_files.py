@@ -46,8 +46,13 @@ def parse(text: str, type: type[T], name: str) -> T:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}{_line(error)}: is not YAML: {getattr(error, 'problem', None) or error}") from None
+    return converted({} if data is None else data, type, name)
+
+
+def converted(data: object, type: type[T], name: str) -> T:
+    """As `load`, for the builtin values that a file called `name` holds."""
     try:
-        return msgspec.convert({} if data is None else data, type)
+        return msgspec.convert(data, type)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name}: {_explain(str(error), type)}") from None
 

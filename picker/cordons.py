@@ -22,6 +22,8 @@ class Cordons:
         self._records = records
         self._view = view
         self._unsaved: dict[str, str | None] = {}
+        self._asked = frozenset[str]()
+        self._ordered = frozenset[str]()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -36,21 +38,30 @@ class Cordons:
             names = frozenset(await self._records.read())
         except FAILURES:
             return
-        if names != self._view.cordons:
+        if names != self._asked:
             log.info("cordons_changed", cordoned=sorted(names))
-            self._view.cordon(names)
+            self._ask(names)
+
+    def order(self, workers: frozenset[str]) -> None:
+        """These are cordoned besides, by a platform; no operator can uncordon them."""
+        self._ordered = workers
+        self._view.cordon(self._asked | self._ordered)
 
     async def cordon(self, worker: str, note: str) -> bool:
         """At once here; whether the other pickers will know."""
         log.info("worker_cordoned", worker=worker, note=note)
-        self._view.cordon(self._view.cordons | {worker})
+        self._ask(self._asked | {worker})
         return await self._put(worker, note)
 
     async def uncordon(self, worker: str) -> bool:
         """At once here; whether the other pickers will know."""
         log.info("worker_uncordoned", worker=worker)
-        self._view.cordon(self._view.cordons - {worker})
+        self._ask(self._asked - {worker})
         return await self._put(worker, None)
+
+    def _ask(self, workers: frozenset[str]) -> None:
+        self._asked = workers
+        self._view.cordon(self._asked | self._ordered)
 
     async def _put(self, worker: str, note: str | None) -> bool:
         self._unsaved[worker] = note

@@ -91,6 +91,15 @@ class Insight:
         if self._sink:
             self._sink.configure(deciding(config))
 
+    def cordon(self, workers: frozenset[str]) -> None:
+        """These are cordoned by a platform."""
+        self._cordons.order(workers)
+
+    @property
+    def process(self) -> str:
+        """What this picker is called in decisions and states."""
+        return self._recorder.process
+
     def look(self, modes: dict[str, bool], now: float) -> None:
         """Takes what scrapes show: they are answered by other threads, which must not read what the loop changes."""
         self._workers, self._modes = take(self._view, now, self._config.metrics_workers), modes

@@ -102,6 +102,7 @@ class Picker:
         """Takes over what may change at run time (`picker.reload.LIVE`); the next pick goes by it."""
         self._rewrites = config.rewrites
         self._placer.configure(config)
+        self.admitting.configure(config)
 
     async def pick(self, wanted: Pick) -> Picked | NotPicked:
         """The verdict. A defect of ours must not fail the request: then too Envoy is left to choose."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -87,6 +87,7 @@ class Placer:
         self._fallbacks = config.fallbacks
         self._profiles = config.profiles
         self._requirement_headers = config.requirement_headers
+        self._placement = config.placement
         self._roles = config.disaggregation
 
     def what_if(self, question: Question) -> Placer:
@@ -129,9 +130,19 @@ class Placer:
             session=digest(terms.session) if terms.session else "",
             subset=subset,
             avoid=avoid,
-            require=required_labels(headers, self._requirement_headers) if self._requirement_headers else {},
+            require=self._required(headers, model),
             profile=choose(self._profiles, model, terms.tenant, terms.objective, prompt_tokens),
         )
+
+    def _required(self, headers: Mapping[str, str], model: str) -> Mapping[str, Sequence[str]]:
+        required = required_labels(headers, self._requirement_headers) if self._requirement_headers else {}
+        if not self._placement:
+            return required
+        workers = self._placement.get(model)
+        if workers is None:
+            base, adapter = self._view.base_and_adapter(model)
+            workers = None if adapter else self._placement.get(base)
+        return required if workers is None else {**required, "worker": workers}
 
     def decide(self, request: SchedulingRequest, now: float) -> tuple[Decision, Routed | None]:
         """Where it should go, and where its prompt should be computed first; None where that is the same worker."""

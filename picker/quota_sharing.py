@@ -25,10 +25,12 @@ class QuotaSharing:
         self._is_heard = True
 
     async def run(self) -> None:
-        """Until cancelled; without quotas there is nothing to do."""
-        while self._quotas:
+        """Until cancelled."""
+        while True:
             await asyncio.sleep(self._every_s)
-            await self._tick()
+            # They may come and go while we run.
+            if self._quotas:
+                await self._tick()
 
     async def _tick(self) -> None:
         told = self._quotas.spent()

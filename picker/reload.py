@@ -7,9 +7,11 @@ restart, and the log says so.
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -23,8 +25,8 @@ from picker.settings.values import changes
 log = structlog.get_logger()
 
 LIVE = frozenset({
-    "policy", "fallbacks", "rewrites", "profiles", "requirement_headers", "worker_model", "disaggregation",
-    "drain_wait_s", "drain_s",
+    "policy", "fallbacks", "rewrites", "profiles", "requirement_headers", "placement", "worker_model", "disaggregation",
+    "admission.quotas", "admission.tenants", "drain_wait_s", "drain_s",
 })  # fmt: skip
 """Settings that take effect at once; those within them too. The others shape what was built at the start."""
 
@@ -34,7 +36,15 @@ Apply = Callable[[Config], None]
 
 def merged(running: Config, wanted: Config) -> Config:
     """The running configuration with the wanted one's live settings."""
-    return msgspec.structs.replace(running, **{name: getattr(wanted, name) for name in LIVE})
+    admission = msgspec.structs.replace(
+        running.admission, **{path.partition(".")[2]: _at(wanted, path) for path in LIVE if "." in path}
+    )
+    live = {path: _at(wanted, path) for path in LIVE if "." not in path}
+    return msgspec.structs.replace(running, admission=admission, **live)
+
+
+def _at(config: Config, path: str) -> Any:
+    return functools.reduce(getattr, path.split("."), config)
 
 
 class Reload:
@@ -83,7 +93,7 @@ class Reload:
 
 
 def _is_live(path: str) -> bool:
-    return path.partition(".")[0] in LIVE
+    return any(path == live or path.startswith(f"{live}.") for live in LIVE)
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:

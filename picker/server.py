@@ -37,6 +37,9 @@ from picker.fleet.view import CAPACITY, View
 from picker.insight import Asks, Insight
 from picker.offered_tokenizers import OfferedTokenizers
 from picker.picking import Picker
+from picker.platform.orders import Orders
+from picker.platform.state import PickerState, State, workers
+from picker.platform_link import PlatformLink, followed
 from picker.ports import Port, port
 from picker.prompts.reader import PromptReader
 from picker.prompts.tokenizer import ModelTokenizer
@@ -121,6 +124,8 @@ class Server:
         self._waiting: ModelReadings = {}
         self._metrics.add_class_gauges(lambda: self._waiting)
         self._quota_sharing = QuotaSharing(self._picker.admitting.quotas, Spending(redis, keys))
+        self._platform = PlatformLink(config, redis, keys, self._follow, self._state)
+        self._orders = Orders()
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -164,6 +169,7 @@ class Server:
             background = [
                 tasks.create_task(self._feed.run(), name="feed"),
                 tasks.create_task(self._discovering.run(), name="discovery"),
+                tasks.create_task(self._platform.run(), name="platform"),
                 tasks.create_task(self._sharing.run(), name="sharing"),
                 tasks.create_task(self._insight.run(), name="insight"),
                 tasks.create_task(self._quota_sharing.run(), name="quota-sharing"),
@@ -180,9 +186,26 @@ class Server:
                 task.cancel()
 
     def _reconfigure(self, config: Config) -> None:
+        """Goes by another configuration, and by the platform's orders as before."""
         self._config = config
-        self._picker.configure(config)
-        self._insight.configure(config)
+        ordered = followed(config, self._orders)
+        self._picker.configure(ordered)
+        self._insight.configure(ordered)
+
+    def _follow(self, orders: Orders) -> None:
+        self._orders = orders
+        self._insight.cordon(frozenset(orders.cordons or ()))
+        self._reconfigure(self._config)
+
+    def _state(self) -> State:
+        picker = PickerState(
+            process=self._insight.process,
+            at=round(time.time(), 3),
+            pickers=self._pickers(),
+            degraded=tuple(name for name, is_so in self._degraded().items() if is_so),
+            orders=self._platform.followed(),
+        )
+        return State(picker=picker, workers=workers(self._view, time.monotonic()), models=self._sizing.models())
 
     def _port(self, address: str, tls: Tls | None) -> Port:
         return port(self._config, address, tls, self._budget, self._metrics.misbehaved)
@@ -252,6 +275,7 @@ class Server:
             "workers_stale": bool((view.ready & ~view.fresh()).any()),
             "workers_cordoned": bool(view.cordoned.any()),
             "kubernetes": self._discovering.is_lost,
+            "platform": bool(self._platform.error),
             "workers_outside_pool": bool(view.outside.any()),
             "breakers_open": bool(view.breakers.open),
             "prefixes_dirty": bool(feed.dirty),
@@ -284,6 +308,7 @@ class Server:
             "workers": ("Workers known.", len(list(view.slots()))),
             "workers_ready": ("Workers that may be picked.", len(view.usable_endpoints())),
             "workers_silent": ("Workers whose agent is not heard.", int((view.known & ~view.fresh()).sum())),
+            "platform_refused_total": ("Orders of the platform that were refused.", self._platform.refused),
             "workers_unattended": ("Workers of the InferencePool without an agent.", self._discovering.unattended),
             "inflight_requests": ("Requests placed and not ended.", int(view.inflight.requests.sum())),
             "inflight_prefill_seconds": ("Predicted prefill not done yet.", float(view.inflight.prefill_s.sum())),

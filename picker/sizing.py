@@ -12,6 +12,8 @@ import structlog
 
 from picker.config import Config
 from picker.fleet.view import View
+from picker.platform.state import ModelState
+from picker.platform.state import models as states_of
 from picker.scaling.external_scaler import ExternalScalerPort
 from picker.scaling.residency import Residency
 from picker.scaling.signals import Signal, Signals, Waiting
@@ -66,6 +68,10 @@ class Sizing:
         self._now = self._signals.read(self._view, self._waiting(now), now, pickers)
         self._residencies = self._signals.residencies(self._now, self._view, now, pickers)
         self.readings = {**_readings(self._now), **_residency_readings(self._residencies)}
+
+    def models(self) -> dict[str, ModelState]:
+        """What a platform is told of each model and adapter."""
+        return states_of(self._now, self._residencies)
 
     def desired(self) -> Mapping[str, int]:
         """Workers to ask for, by model."""

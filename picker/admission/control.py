@@ -6,7 +6,7 @@ is asked: the next decision must see it. So `dispatch` is an iterator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -85,6 +85,10 @@ class Admission:
 
     def __repr__(self) -> str:
         return f"<Admission {self.waiting!r}>"
+
+    def weigh(self, tenants: Mapping[str, float]) -> None:
+        """These are the weights of tenants, from now on."""
+        self._settings = msgspec.structs.replace(self._settings, tenants=dict(tenants))
 
     def arrive(self, entry: Entry, now: float) -> Verdict | None:
         """What becomes of a request that has come; None where it waits, until `dispatch` names it or it `leave`s."""

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import xxhash
 
 from picker.admission.settings import Quota
@@ -48,14 +49,21 @@ class Quotas:
     """All buckets of one picker."""
 
     def __init__(self, quotas: Sequence[Quota]):
-        self._quotas = quotas
+        self._quotas: dict[str, Quota] = {}
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self.configure(quotas)
 
     def __bool__(self) -> bool:
         return bool(self._quotas)
 
     def __repr__(self) -> str:
         return f"<Quotas {len(self._quotas)}, {len(self._buckets)} buckets>"
+
+    def configure(self, quotas: Sequence[Quota]) -> None:
+        """Goes by these from now on. What was spent of one that stays as it was is spent."""
+        self._quotas = {_name(quota): quota for quota in quotas}
+        for name in [each for each in self._buckets if each.partition(":")[0] not in self._quotas]:
+            del self._buckets[name]
 
     def take(self, tenant: str, model: str, tokens: int, now: float) -> tuple[list[Charge], float]:
         """Spends a request of so many tokens: what was charged, and 0; or nothing, and how long to wait, in seconds."""
@@ -102,11 +110,11 @@ class Quotas:
             bucket.total = total
 
     def _charges(self, tenant: str, model: str, tokens: int, now: float) -> Iterator[Charge]:
-        for number, quota in enumerate(self._quotas):
+        for name, quota in self._quotas.items():
             if (quota.tenants and tenant not in quota.tenants) or (quota.models and model not in quota.models):
                 continue
             # A digest: names may be secrets, and are as long as clients like.
-            whose = f"{number}:{xxhash.xxh3_64_hexdigest(tenant.encode())}:{xxhash.xxh3_64_hexdigest(model.encode())}"
+            whose = f"{name}:{xxhash.xxh3_64_hexdigest(tenant.encode())}:{xxhash.xxh3_64_hexdigest(model.encode())}"
             if quota.requests_per_s is not None:
                 yield self._bucket(f"{whose}:r", quota.requests_per_s, quota.burst_s, now), 1.0
             if quota.tokens_per_s is not None:
@@ -121,3 +129,8 @@ class Quotas:
         self._buckets.move_to_end(name)
         bucket.refill(now)
         return bucket
+
+
+def _name(quota: Quota) -> str:
+    """The same in all pickers that have this quota, in whatever order."""
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(quota))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import numpy as np
 import xxhash
@@ -38,6 +40,10 @@ class Rules:
         self.classes = ranked(settings)
         self._ranks = {name: rank for rank, each in enumerate(self.classes) for name in (each.name, *each.objectives)}
         self._default = self._ranks[settings.default_class]
+
+    def weigh(self, tenants: Mapping[str, float]) -> None:
+        """These are the tenants that are named, from now on."""
+        self._settings = msgspec.structs.replace(self._settings, tenants=dict(tenants))
 
     def rank(self, objective: str) -> int | None:
         """The rank of the class of this objective; None where no class has it."""

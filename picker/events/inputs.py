@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from picker.events.decided import Seen, is_served
 from picker.events.record import VERSION, shown
-from picker.fleet.facts import WorkerFacts
+from picker.fleet.facts import WorkerFacts, label_of
 from picker.fleet.freeze import Frozen
 from picker.fleet.masks import Ints
 from picker.scheduling.profile import DEFAULT
@@ -172,7 +172,7 @@ class Reader:
 
 def told(about: SchedulingRequest, roster: Mapping[int, WorkerFacts]) -> dict[str, Any]:
     """A request as it may be written: a model or a label's value that no worker has is a digest."""
-    values = {value for facts in roster.values() for value in facts.labels.values()} if about.require else set()
+    values = {label_of(facts, label) for facts in roster.values() for label in about.require}
     safe = msgspec.structs.replace(
         about,
         model=shown(about.model or "", is_served(about.model or "", roster)) or about.model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-_FACTS_AS_LABELS = ("engine", "version", "gpu", "endpoint")
+_FACTS_AS_LABELS = ("engine", "version", "gpu", "endpoint", "worker")
 UNBOUNDED = 2**62
 """Tokens that a worker takes at once, where it does not say how many."""
 

@@ -23,6 +23,8 @@ class Keys:
     decisions -> STREAM, bounded: decisions of all pickers as JSON (`picker.events.record`), where this is asked for
     cordons -> HASH, worker id -> why operators want nothing sent to it
     spending -> HASH, expires: what was spent of each quota, by all pickers
+    platform -> HASH, section -> JSON: what an orchestration platform orders (`picker.platform.orders`)
+    state -> HASH, expires, section -> JSON: what it is told (`picker.platform.state`)
     """
 
     pool: str
@@ -74,6 +76,16 @@ class Keys:
     def cordons(self) -> str:
         """HASH of cordoned workers."""
         return self._key("cordons")
+
+    @property
+    def platform(self) -> str:
+        """HASH of a platform's orders."""
+        return self._key("platform")
+
+    @property
+    def state(self) -> str:
+        """HASH of the state that a platform is told."""
+        return self._key("state")
 
     @property
     def spending(self) -> str:

@@ -19,10 +19,13 @@ from structlog.testing import capture_logs
 from picker.agent.publisher import PublisherSettings
 from picker.fleet.feed_settings import FeedSettings
 from picker.fleet.sharing import Sharing
+from picker.platform.orders import SECTIONS
 from picker.redisview.cordons import CordonRecords
 from picker.redisview.keys import Keys
+from picker.redisview.platform import PlatformRecords
 from picker.redisview.records import KvEvent, KvOp
 from picker.redisview.settings import RedisConfig
+from picker.redisview.spending import Spending
 from picker.redisview.tokenizers import TokenizerStore
 from picker.redisview.writer import WriterSettings
 from tests.integration import redis_servers
@@ -242,6 +245,11 @@ async def test_the_rights_that_the_docs_list_are_enough_and_none_is_too_many(bin
         await cordons.put("w", "why")
         assert await cordons.read() == {"w": "why"}
         await cordons.remove("w")
+        assert await Spending(picker.client, pool.keys).add({"quota": 1.5}) == {"quota": 1.5}
+        platform = PlatformRecords(picker.client, pool.keys)
+        await server.ask("HSET", pool.keys.platform, "revision", "1")
+        assert await platform.orders(SECTIONS, 100) == {"revision": b"1"}
+        await platform.tell({"picker": b"{}"}, 10.0)
         # What came after the last snapshot is read by a picker that comes late.
         agent.store(range(2000, 2100))
         await until(lambda: picker.mirrors(agent))

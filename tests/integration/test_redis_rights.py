@@ -46,6 +46,9 @@ async def test_an_agents_user_may_do_nothing_but_an_agents_work(server: Server) 
     forbidden = [
         ("HSET", KEYS.cordons, "w1", "why"),
         ("HGET", KEYS.cordons, "w1"),
+        ("HSET", KEYS.platform, "quotas", "[]"),
+        ("HGETALL", KEYS.state),
+        ("HINCRBYFLOAT", KEYS.spending, "q", 1),
         ("SET", KEYS.share(0), "x"),
         ("XADD", KEYS.routed, "*", "r", "x"),
         ("XADD", KEYS.decisions, "*", "d", "x"),
@@ -77,6 +80,8 @@ async def test_a_pickers_user_may_register_nobody(server: Server) -> None:
         ("SET", KEYS.tokenizer("0" * 64), "x"),
         ("HSET", KEYS.meta, "hash", "another"),
         ("DEL", KEYS.meta),
+        ("HSET", KEYS.platform, "quotas", "[]"),
+        ("EXPIRE", KEYS.platform, 1),
     ]
     await refused(server, "picker", [*ELSEWHERE, *forbidden])
     assert await server.ask("HGETALL", KEYS.worker("w1"), username="picker", password="picker") == {}

@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "requests.errors",
     ),
     "settings": (),
+    "platform": ("admission.settings", "config_files", "fleet.facts", "fleet.view", "scaling"),
     "scaling": ("fleet", "listening", "scheduling.model"),
     "migrate": (),
     "doctor": ("extproc.wire",),
@@ -128,6 +129,7 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "kubernetes": ("grpc", "redis"),
     "kubernetes.objects": ("grpc", "redis", "asyncio", "time", "random"),
     "settings": ("grpc", "redis", "asyncio", "time", "random"),
+    "platform": ("grpc", "redis", "asyncio", "time", "random"),
     "scaling": ("redis", "time", "random"),
     **{
         f"scaling.{module}": ("grpc", "redis", "asyncio", "time", "random")

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from picker.config import Config
 from picker.config_source import ConfigSource
 from picker.reload import LIVE, Reload, merged
+from picker.settings.reference import settings_of
 
 
 class Running:
@@ -82,7 +83,21 @@ def test_changes_add_up(tmp_path: Path) -> None:
     assert (running.applied[-1].policy, running.applied[-1].fallbacks) == ("random", 1)
 
 
+def test_quotas_and_weights_of_admission_change_and_the_rest_of_it_waits(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    entry = running.write(
+        "pool: a\nplacement: {m: [w1]}\nadmission: {scan: 1, tenants: {x: 2}, quotas: [{requests_per_s: 1}]}\n"
+    )
+    assert [each.partition(":")[0] for each in entry["changed"]] == [  # type: ignore[attr-defined]
+        "placement", "admission.tenants", "admission.quotas"
+    ]  # fmt: skip
+    assert entry["needs_restart"] == ["admission.scan: 16 -> 1"]
+    [applied] = running.applied
+    assert (applied.admission.tenants, applied.admission.scan) == ({"x": 2.0}, 16)
+    assert (len(applied.admission.quotas), applied.placement) == (1, {"m": ("w1",)})
+
+
 def test_every_live_setting_is_a_setting_and_taken_over() -> None:
-    assert set(Config.__struct_fields__) >= LIVE
+    assert {setting.path for setting in settings_of(Config)} >= LIVE
     wanted = msgspec.structs.replace(Config(), policy="random", pool="other")
     assert (merged(Config(), wanted).policy, merged(Config(), wanted).pool) == ("random", "default")

@@ -1,0 +1,1 @@
+"""What an orchestration platform orders, and what it is told: the two documents, without I/O."""
