@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import structlog
 
 from picker.prompts import model_files
 from picker.prompts.model_files import BadTokenizer
+from picker.redisview.connection import FAILURES, reason
 from picker.redisview.tokenizers import TokenizerStore
 
 _log = structlog.get_logger()
@@ -60,6 +62,38 @@ class TokenizerOffers:
     def _locate(self, root: str) -> Path | None:
         found = Path(root) if root.startswith("/") else model_files.in_cache(self._cache, root)
         return model_files.snapshot(found) if found and model_files.holds_tokenizer(found) else None
+
+
+class WorkerTokenizer:
+    """What one worker tokenizes with, and under which digest that is offered."""
+
+    def __init__(self, worker: str, root: str, look_s: float, renew_s: float):
+        """`root`: of its model, "" while unknown. It is looked at each `look_s`, and offered anew each `renew_s`."""
+        self.root = root
+        self._worker = worker
+        self._look_s = look_s
+        self._renew_s = renew_s
+        self._offered: tuple[str, str] = ("", "")
+
+    @property
+    def digest(self) -> str:
+        """Empty where it is not offered, or not yet."""
+        root, digest = self._offered
+        return digest if root == self.root else ""
+
+    async def offer(self, offers: TokenizerOffers) -> None:
+        """Again and again: Redis forgets what is not renewed, and the server may come back with another model."""
+        renew_at = 0.0
+        while True:
+            root, now = self.root, time.monotonic()
+            if root and (root != self._offered[0] or now >= renew_at):
+                try:
+                    self._offered = (root, await offers.offer(root))
+                    renew_at = now + self._renew_s
+                except FAILURES as error:
+                    # The publisher tells of Redis; here it is tried again with the next look.
+                    _log.debug("tokenizer_not_offered", worker=self._worker, reason=reason(error))
+            await asyncio.sleep(self._look_s)
 
 
 def _packed(folder: Path) -> tuple[str, bytes]:

@@ -26,11 +26,11 @@ from picker.agent.events import Batch
 from picker.agent.lifecycle import Finding, Lifecycle
 from picker.agent.loads import LoadReport
 from picker.agent.metrics import Metrics, Which
+from picker.agent.notices import Notices
 from picker.agent.poller import Poller, PollerSettings
 from picker.agent.publisher import Publisher, PublisherSettings, PublisherStatistics
 from picker.agent.subscriber import Subscriber, SubscriberSettings
-from picker.agent.tokenizers import TokenizerOffers
-from picker.redisview.connection import FAILURES, reason
+from picker.agent.tokenizers import TokenizerOffers, WorkerTokenizer
 from picker.redisview.records import WorkerRecord, WorkerState
 
 _log = structlog.get_logger()
@@ -88,8 +88,9 @@ class WorkerAgent:
     ) -> None:
         self._config = config
         self._offers = offers
-        self._root = config.tokenizer
-        self._offered: tuple[str, str] = ("", "")
+        self._tokenizer = WorkerTokenizer(
+            config.name, config.tokenizer, settings.offer_tokenizer_s, settings.renew_tokenizer_s
+        )
         self._lifecycle = lifecycle
         self._context = context
         self._publisher = publisher
@@ -99,7 +100,6 @@ class WorkerAgent:
         self._is_draining = config.draining
         self._finding = Finding(WorkerState.LOADING)
         self._metrics: Metrics | None = None
-        self._had_metrics = True
         self._residency = describe.Residency()
         self._source: EventSource | None = None
         self._subscriber: Subscriber | Poller | None = None
@@ -109,7 +109,7 @@ class WorkerAgent:
         self._report: LoadReport | None = None
         self._reported_at = float("-inf")
         self._ignored_events = 0
-        self._warned: set[str] = set()
+        self._notices = Notices(config.name)
         self._table = BlockTable("", settings.max_blocks)
         self._record = WorkerRecord(
             worker=config.name,
@@ -127,15 +127,15 @@ class WorkerAgent:
     def statistics(self) -> WorkerStatistics:
         """Named numbers for metrics and tests."""
         return WorkerStatistics(
-            self._state(),
-            self._finding.reason,
-            self._record.epoch,
-            self._ignored_events,
-            self._table.statistics(),
-            self._subscriber.statistics() if self._subscriber else None,
-            self._publisher.statistics(),
-            self._metrics is not None,
-            self._metrics is not None and self._metrics.kv_used is not None,
+            state=self._state(),
+            reason=self._finding.reason,
+            epoch=self._record.epoch,
+            ignored_events=self._ignored_events,
+            blocks=self._table.statistics(),
+            subscriber=self._subscriber.statistics() if self._subscriber else None,
+            publisher=self._publisher.statistics(),
+            has_metrics=self._metrics is not None,
+            has_kv_used=self._metrics is not None and self._metrics.kv_used is not None,
         )
 
     async def run(self, probe_interval_s: float) -> None:
@@ -147,7 +147,7 @@ class WorkerAgent:
             self._observe(await self._engine.probe(), tasks)
             tasks.create_task(self._publisher.run())
             if self._offers is not None:
-                tasks.create_task(self._offer_tokenizer(self._offers))
+                tasks.create_task(self._tokenizer.offer(self._offers))
             while True:
                 await asyncio.sleep(probe_interval_s)
                 self._observe(await self._engine.probe(), tasks)
@@ -156,7 +156,7 @@ class WorkerAgent:
         """Whether the worker gets no new requests; those that it has it keeps."""
         self._is_draining = is_draining
         self._tell(msgspec.structs.replace(self._record, state=self._state()))
-        self._log_state()
+        self._notices.state(self._record, self._finding, self._source)
 
     def _state(self) -> WorkerState:
         return WorkerState.DRAINING if self._is_draining else self._finding.state
@@ -169,36 +169,19 @@ class WorkerAgent:
         if self._finding.begins_anew:
             self._residency = describe.Residency()
         if status.models and not self._config.tokenizer:
-            self._root = status.models.root
+            self._tokenizer.root = status.models.root
         record = describe.facts(self._record, status, self._state(), self._residency)
-        record = msgspec.structs.replace(record, tokenizer=self._digest())
+        record = msgspec.structs.replace(record, tokenizer=self._tokenizer.digest)
         self._follow(self._source_of(status), record, tasks)
         self._follow_loads(status.loads, tasks)
         if self._finding.is_emptied:
             self._table.clear()
             self._publisher.cleared()
         self._publish_load()
-        self._warn_of_status(status)
+        self._notices.metrics(status.metrics is not None or not self._engine.kind.metrics_pages, self._finding)
+        self._notices.engine(status, self._config.rank)
         if (before.state, before.reason) != (self._finding.state, self._finding.reason):
-            self._log_state()
-
-    async def _offer_tokenizer(self, offers: TokenizerOffers) -> None:
-        """Again and again: Redis forgets what is not renewed, and the server may come back with another model."""
-        renew_at = 0.0
-        while True:
-            root, now = self._root, time.monotonic()
-            if root and (root != self._offered[0] or now >= renew_at):
-                try:
-                    self._offered = (root, await offers.offer(root))
-                    renew_at = now + self._settings.renew_tokenizer_s
-                except FAILURES as error:
-                    # The publisher tells of Redis; here it is tried again with the next look.
-                    _log.debug("tokenizer_not_offered", worker=self._config.name, reason=reason(error))
-            await asyncio.sleep(self._settings.offer_tokenizer_s)
-
-    def _digest(self) -> str:
-        root, digest = self._offered
-        return digest if root == self._root else ""
+            self._notices.state(self._record, self._finding, self._source)
 
     def _source_of(self, status: EngineStatus) -> EventSource | None:
         if not self._config.kv_events:
@@ -255,7 +238,7 @@ class WorkerAgent:
             await follower.run()
         except zmq.ZMQError as error:
             advice = "set kv_events, and kv_replay, to addresses that can be reached from here"
-            self._warn_once("kv_events_unreachable", endpoint=source.events, reason=str(error), advice=advice)
+            self._notices.once("kv_events_unreachable", endpoint=source.events, reason=str(error), advice=advice)
             self._tell(msgspec.structs.replace(self._record, publishes_kv=False))
 
     def _follow_loads(self, endpoint: str | None, tasks: asyncio.TaskGroup) -> None:
@@ -283,7 +266,7 @@ class WorkerAgent:
                 self._publisher.cleared()
             self._publisher.removed(delta.removed)
             self._publisher.stored(delta.stored)
-        self._warn_of_blocks()
+        self._notices.blocks(self._table.statistics().counters)
 
     def lost(self) -> None:
         """Begins a new epoch: what was published may be wrong."""
@@ -294,52 +277,3 @@ class WorkerAgent:
         """Begins a new epoch: the engine's cache is empty."""
         _log.info("engine_restarted", worker=self._config.name)
         self._begin(self._record)
-
-    # -- what operators should know ------------------------------------------------------------------------------
-
-    def _log_state(self) -> None:
-        _log.info(
-            "worker_state",
-            worker=self._config.name,
-            state=self._state().value,
-            reason=self._finding.reason,
-            engine=self._record.engine,
-            models=self._record.models,
-            kv_events=self._source.events if self._source else None,
-        )
-
-    def _warn_of_blocks(self) -> None:
-        counters = self._table.statistics().counters
-        if counters.bad_block_size or counters.bad_tokens or counters.refused:
-            self._warn_once(
-                "kv_events_not_indexed",
-                blocks_without_size=counters.bad_block_size,
-                tokens_do_not_fit_blocks=counters.bad_tokens,
-                beyond_max_blocks=counters.refused,
-            )
-
-    def _warn_of_status(self, status: EngineStatus) -> None:
-        self._warn_of_metrics(status)
-        if status.metrics is None:
-            return
-        if self._config.rank is None and len(status.metrics.ranks) > 1:
-            self._warn_once("engine_has_ranks", advice="list a worker for each, with its rank: each has its own cache")
-        if status.metrics.running and status.metrics.kv_used is None:
-            self._warn_once("engine_hides_kv_used", advice="its metrics have no name for it that is known here")
-
-    def _warn_of_metrics(self, status: EngineStatus) -> None:
-        """Once when they can no longer be read, and once when they can."""
-        has_metrics = status.metrics is not None or not self._engine.kind.metrics_pages
-        if self._finding.state is not WorkerState.READY or has_metrics == self._had_metrics:
-            return
-        self._had_metrics = has_metrics
-        if has_metrics:
-            _log.info("engine_metrics_read", worker=self._config.name)
-        else:
-            consequence = "requests are placed there by the pickers' own books"
-            _log.warning("engine_metrics_unreadable", worker=self._config.name, consequence=consequence)
-
-    def _warn_once(self, event: str, **fields: object) -> None:
-        if event not in self._warned:
-            self._warned.add(event)
-            _log.warning(event, worker=self._config.name, **fields)
