@@ -44,7 +44,7 @@ class Site:
         """Requests that the picker has placed in the way that is measured here; None where there is no picker."""
         if self.contender.responder is not Responder.PICKER:
             return None
-        return int((await _metrics(self.metrics)).get(f'picker_prefix_rung_total{{rung="{self.contender.rung}"}}', 0))
+        return int((await metrics_of(self.metrics)).get(f'picker_prefix_rung_total{{rung="{self.contender.rung}"}}', 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ async def _wait_ready(site: Site, admin: str, envoy: Process, endpoints: Sequenc
 
 async def _knows_workers(metrics: str, count: int) -> bool:
     try:
-        return (await _metrics(metrics)).get("picker_workers_ready") == count
+        return (await metrics_of(metrics)).get("picker_workers_ready") == count
     except httpx.HTTPError:
         return False
 
@@ -143,7 +143,8 @@ async def answers(listen: str) -> bool:
     return answer.status_code == 200
 
 
-async def _metrics(address: str) -> dict[str, float]:
+async def metrics_of(address: str) -> dict[str, float]:
+    """A picker's metrics by name and labels. Raises httpx.HTTPError."""
     async with httpx.AsyncClient() as client:
         text = (await client.get(f"http://{address}/metrics")).text
     samples = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from picker.fleet.view import View
 from picker.observing import Observer
 from picker.picking import Picker
 from picker.ports import http2_limits
+from picker.prompts.tokenizer import ModelTokenizer
 from picker.redisview.records import WorkerRecord, WorkerState
 from picker.server import prompt_reader
 from picker.telemetry.decisions import DecisionMetrics
@@ -48,13 +50,13 @@ class Socket:
 class Subject:
     """One picker with one connection of Envoy's. To be made inside a running event loop."""
 
-    def __init__(self, workers: int, size: int):
+    def __init__(self, workers: int, size: int, tokenizers: Mapping[str, ModelTokenizer] | None = None):
         config = Config()
         self.view = _fleet(workers)
         self.metrics = Metrics()
         recorder = Recorder(config.events, "benchmark")
         DecisionMetrics(self.metrics.registry, recorder)
-        reader = prompt_reader({}, config.limits)
+        reader = prompt_reader(tokenizers or {}, config.limits)
         observer = Observer(recorder, self.view)
         self.picker = Picker(config, self.view, reader, self.metrics, lambda: False, observer)
         budget = ByteBudget(config.limits.max_held_bytes)
