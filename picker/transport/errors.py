@@ -78,3 +78,8 @@ class CallFault(Exception):
     def __init__(self, status: Status, text: str, reason: Reason):
         super().__init__(status, text, reason)
         self.status, self.text, self.reason = status, text, reason
+
+
+def protocol_error() -> ConnectionFault:
+    """For what is against the protocol in a way that has no code of its own."""
+    return ConnectionFault(ErrorCode.PROTOCOL_ERROR, Reason.PROTOCOL)

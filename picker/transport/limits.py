@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-_BURST_S = 10
-"""A bucket holds what it takes in so many seconds: crowds come and go at once."""
-
 
 class PeerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a connection of the http2 transport may do; beyond it the connection ends, and that is counted by reason.
@@ -41,20 +38,3 @@ class Limits(PeerLimits, frozen=True, kw_only=True):
     max_streams: int = 40_000
     max_message_bytes: int = 65 << 20
     keepalive_s: float = 20.0
-
-
-class Bucket:
-    """So many a second, and `_BURST_S` times as many at once."""
-
-    __slots__ = ("_left", "_most", "_per_s", "_then")
-
-    def __init__(self, per_s: float, now: float):
-        self._per_s = per_s
-        self._most = self._left = per_s * _BURST_S
-        self._then = now
-
-    def take(self, now: float, count: int = 1) -> bool:
-        """Whether so many more are within the limit."""
-        self._left = min(self._most, self._left + (now - self._then) * self._per_s) - count
-        self._then = now
-        return self._left >= 0

@@ -129,7 +129,7 @@ class GrpcProtocol(asyncio.Protocol):
         connection = self._connection
         if output := connection.take_output():
             self._transport.write(output)
-        if connection.is_over or (connection.takes_no_more and connection.is_drained):
+        if connection.is_over or connection.is_drained:
             self._transport.close()
 
     def _handle(self, events: list[Event]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+CONNECTION_WINDOW = 1 << 28
+"""All that a peer may send on all streams: each has a window of its own, and nothing waits to be read here."""
+
 
 class ReceiveWindow:
     """How much a peer may still send, and when to tell it that it may send more."""

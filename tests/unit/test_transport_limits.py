@@ -9,6 +9,7 @@ from picker.extproc.budget import ByteBudget
 from picker.transport.connection import Connection
 from picker.transport.errors import ErrorCode, Reason, Status
 from picker.transport.events import Ended, HalfClosed, Misbehaved, NoRoom
+from picker.transport.floods import Bucket
 from picker.transport.frames import (
     ACK,
     END_HEADERS,
@@ -21,7 +22,7 @@ from picker.transport.frames import (
     settings,
     window_update,
 )
-from picker.transport.limits import Bucket, Limits
+from picker.transport.limits import Limits
 from tests.unit.http2_peer import HEADERS, Raw, block, prefixed
 
 CALM, PROTOCOL = ErrorCode.ENHANCE_YOUR_CALM, ErrorCode.PROTOCOL_ERROR
