@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -15,29 +17,26 @@ from google.protobuf.message import Message
 
 from picker.debug.v1 import debug_pb2_grpc
 
-Address = Annotated[
-    str, typer.Option(envvar="PICKER_DEBUG", help="A picker's debug port (`debug.listen` of its configuration).")
-]
-TokenFile = Annotated[
-    Path | None, typer.Option(envvar="PICKER_TOKEN_FILE", help="File with the token, where one is wanted.")
-]
-Tls = Annotated[
-    Path | None, typer.Option(envvar="PICKER_CA", help="PEM file of the authority, where the port speaks TLS.")
-]
-Cert = Annotated[Path | None, typer.Option(help="PEM file with our certificate and key, where clients need one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object for each line.")]
-DEFAULT = "127.0.0.1:9190"
 _TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """A debug port and what it wants."""
+class _Where:
+    """A debug port and what it wants, as the options of each command that asks a picker."""
 
-    address: str = DEFAULT
-    token_file: Path | None = None
-    ca: Path | None = None
-    cert: Path | None = None
+    address: Annotated[
+        str, typer.Option(envvar="PICKER_DEBUG", help="A picker's debug port (`debug.listen` of its configuration).")
+    ] = "127.0.0.1:9190"
+    token_file: Annotated[
+        Path | None, typer.Option(envvar="PICKER_TOKEN_FILE", help="File with the token, where one is wanted.")
+    ] = None
+    ca: Annotated[
+        Path | None, typer.Option(envvar="PICKER_CA", help="PEM file of the authority, where the port speaks TLS.")
+    ] = None
+    cert: Annotated[
+        Path | None, typer.Option(help="PEM file with our certificate and key, where clients need one.")
+    ] = None
 
 
 class Client:
@@ -57,8 +56,23 @@ class Client:
         return answers
 
 
+def asks(command: Callable[..., None]) -> Callable[..., None]:
+    """Makes a command of a function that takes a `Client` first: it has the options that say which picker is asked."""
+    where = inspect.signature(_Where, eval_str=True).parameters
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def run(**options: Any) -> None:
+        with _client(_Where(**{name: options.pop(name) for name in where})) as asked:
+            command(asked, **options)
+
+    # What typer makes options of.
+    run.__signature__ = inspect.Signature([*own, *where.values()])  # type: ignore[attr-defined]
+    return run
+
+
 @contextlib.contextmanager
-def client(where: Where) -> Iterator[Client]:
+def _client(where: _Where) -> Iterator[Client]:
     """Ends the command with what is wrong, where the picker refuses or does not answer."""
     try:
         token = where.token_file.read_text().strip() if where.token_file else ""
@@ -86,14 +100,14 @@ def fail(text: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def _channel(where: Where) -> grpc.Channel:
+def _channel(where: _Where) -> grpc.Channel:
     if not where.ca:
         return grpc.insecure_channel(where.address)
     own = where.cert.read_bytes() if where.cert else None
     return grpc.secure_channel(where.address, grpc.ssl_channel_credentials(where.ca.read_bytes(), own, own))
 
 
-def _explain(error: grpc.RpcError, where: Where) -> str:
+def _explain(error: grpc.RpcError, where: _Where) -> str:
     code, details = error.code(), error.details()
     if code is grpc.StatusCode.UNAVAILABLE:
         return f"no picker answers at {where.address}; --address or PICKER_DEBUG says where its debug.listen is"

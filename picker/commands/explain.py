@@ -13,13 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from picker.commands.client import DEFAULT, Address, AsJson, Cert, Client, Tls, TokenFile, Where, as_json, client, fail
+from picker.commands.client import AsJson, Client, as_json, asks, fail
 from picker.debug.v1 import debug_pb2 as pb
 
 _STYLE = {"route": "green", "refuse": "bold red", "pass": "yellow"}
 
 
+@asks
 def explain(
+    asked: Client,
     request_id: Annotated[
         str | None, typer.Argument(metavar="ID", help="A request's x-request-id, or a decision's id.")
     ] = None,
@@ -30,10 +32,6 @@ def explain(
     header: Annotated[list[str] | None, typer.Option(help="One of its headers, as name:value; repeatable.")] = None,
     policy: Annotated[str, typer.Option(help="Suppose this policy.")] = "",
     like: Annotated[str, typer.Option(help="Break ties as the decision with this id did.")] = "",
-    address: Address = DEFAULT,
-    token_file: TokenFile = None,
-    ca: Tls = None,
-    cert: Cert = None,
     json: AsJson = False,
 ) -> None:
     """Tell who was ruled out by what, what each of the rest would have cost, and how it ended.
@@ -42,11 +40,10 @@ def explain(
     """
     if (request_id is None) == (request is None):
         fail("say which request: either ID or --request FILE")
-    with client(Where(address, token_file, ca, cert)) as asked:
-        if request:
-            found = [asked.ask("WhatIf", _question(asked, request, path, header or [], policy, like))]
-        else:
-            found = list(asked.ask("Explain", pb.ExplainRequest(id=request_id or "")).decisions)
+    if request:
+        found = [asked.ask("WhatIf", _question(asked, request, path, header or [], policy, like))]
+    else:
+        found = list(asked.ask("Explain", pb.ExplainRequest(id=request_id or "")).decisions)
     for decision in found:
         if json:
             typer.echo(as_json(decision))
@@ -54,7 +51,9 @@ def explain(
             show(decision, Console(highlight=False, soft_wrap=True))
 
 
+@asks
 def tail(
+    asked: Client,
     verdict: Annotated[str, typer.Option(help="Only these: route, refuse or pass.")] = "",
     reason: Annotated[str, typer.Option(help="Only those refused for this reason.")] = "",
     model: Annotated[str, typer.Option(help="Only those for this model.")] = "",
@@ -63,10 +62,6 @@ def tail(
     end: Annotated[str, typer.Option(help="Only those that ended so: answered, failed, cancelled, refused.")] = "",
     last: Annotated[int, typer.Option("--last", "-n", help="Begin with so many past ones.", min=0, max=1000)] = 10,
     follow: Annotated[bool, typer.Option(help="Go on with those to come.")] = True,
-    address: Address = DEFAULT,
-    token_file: TokenFile = None,
-    ca: Tls = None,
-    cert: Cert = None,
     json: AsJson = False,
 ) -> None:
     """Print decisions as their requests end, one line each."""
@@ -75,12 +70,11 @@ def tail(
         past_only=not follow,
     )  # fmt: skip
     console = Console(highlight=False, soft_wrap=True)
-    with client(Where(address, token_file, ca, cert)) as asked:
-        for decision in asked.watch("Tail", wanted):
-            if json:
-                typer.echo(as_json(decision))
-            else:
-                console.print(_one_line(decision))
+    for decision in asked.watch("Tail", wanted):
+        if json:
+            typer.echo(as_json(decision))
+        else:
+            console.print(_one_line(decision))
 
 
 def show(decision: pb.Decision, console: Console) -> None:

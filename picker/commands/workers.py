@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from picker.commands.client import DEFAULT, Address, AsJson, Cert, Tls, TokenFile, Where, as_json, client
+from picker.commands.client import AsJson, Client, as_json, asks
 from picker.debug.v1 import debug_pb2 as pb
 
 
@@ -40,18 +40,15 @@ Note = Annotated[str, typer.Option(help="Why, for those who wonder later.")]
 Named = Annotated[str, typer.Argument(metavar="WORKER", help="Its name, or its endpoint.")]
 
 
+@asks
 def workers(
+    asked: Client,
     sort: By = Sort.NAME,
     only: Only = "",
-    address: Address = DEFAULT,
-    token_file: TokenFile = None,
-    ca: Tls = None,
-    cert: Cert = None,
     json: AsJson = False,
 ) -> None:
     """List the workers that a picker knows, and what it knows of them."""
-    with client(Where(address, token_file, ca, cert)) as asked:
-        fleet = asked.ask("GetFleet", pb.GetFleetRequest())
+    fleet = asked.ask("GetFleet", pb.GetFleetRequest())
     if json:
         for each in _chosen(fleet, sort, only):
             typer.echo(as_json(each))
@@ -59,72 +56,60 @@ def workers(
         Console(highlight=False, soft_wrap=True).print(_table(fleet, sort, only))
 
 
+@asks
 def top(
+    asked: Client,
     sort: By = Sort.INFLIGHT,
     only: Only = "",
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2, max=60)] = 1.0,
     looks: Annotated[int | None, typer.Option(help="End after so many.", min=1)] = None,
-    address: Address = DEFAULT,
-    token_file: TokenFile = None,
-    ca: Tls = None,
-    cert: Cert = None,
     json: AsJson = False,
 ) -> None:
     """Watch the workers and the verdicts. Ctrl-C ends it."""
     before: pb.Fleet | None = None
-    with client(Where(address, token_file, ca, cert)) as asked:
-        with Live(console=Console(), auto_refresh=False, screen=False, transient=False) as live:
-            for number, fleet in enumerate(asked.watch("WatchFleet", pb.WatchFleetRequest(every_s=every)), 1):
-                if json:
-                    typer.echo(as_json(fleet))
-                else:
-                    live.update(Group(_summary(fleet, before), _table(fleet, sort, only)), refresh=True)
-                before = fleet
-                if number == looks:
-                    break
+    with Live(console=Console(), auto_refresh=False, screen=False, transient=False) as live:
+        for number, fleet in enumerate(asked.watch("WatchFleet", pb.WatchFleetRequest(every_s=every)), 1):
+            if json:
+                typer.echo(as_json(fleet))
+            else:
+                live.update(Group(_summary(fleet, before), _table(fleet, sort, only)), refresh=True)
+            before = fleet
+            if number == looks:
+                break
 
 
+@asks
 def cordon(
+    asked: Client,
     worker: Named,
     note: Note = "",
-    address: Address = DEFAULT,
-    token_file: TokenFile = None,
-    ca: Tls = None,
-    cert: Cert = None,
     json: AsJson = False,
 ) -> None:
     """Send nothing more to a worker, by any picker of the pool. What it has goes on."""
-    with client(Where(address, token_file, ca, cert)) as asked:
-        _told(asked.ask("Cordon", pb.CordonRequest(worker=worker, note=note)), json)
+    _told(asked.ask("Cordon", pb.CordonRequest(worker=worker, note=note)), json)
 
 
+@asks
 def uncordon(
+    asked: Client,
     worker: Named,
-    address: Address = DEFAULT,
-    token_file: TokenFile = None,
-    ca: Tls = None,
-    cert: Cert = None,
     json: AsJson = False,
 ) -> None:
     """Take a cordon back."""
-    with client(Where(address, token_file, ca, cert)) as asked:
-        _told(asked.ask("Uncordon", pb.CordonRequest(worker=worker)), json)
+    _told(asked.ask("Uncordon", pb.CordonRequest(worker=worker)), json)
 
 
+@asks
 def drain(
+    asked: Client,
     worker: Named,
     note: Note = "",
-    address: Address = DEFAULT,
-    token_file: TokenFile = None,
-    ca: Tls = None,
-    cert: Cert = None,
     json: AsJson = False,
 ) -> None:
     """Cordon a worker and wait until it has no request left."""
-    with client(Where(address, token_file, ca, cert)) as asked:
-        for progress in asked.watch("Drain", pb.DrainRequest(worker=worker, note=note)):
-            busy = f"{progress.in_flight} requests in flight, {progress.running} at the worker"
-            typer.echo(as_json(progress) if json else f"{progress.worker}: {'drained' if progress.is_done else busy}")
+    for progress in asked.watch("Drain", pb.DrainRequest(worker=worker, note=note)):
+        busy = f"{progress.in_flight} requests in flight, {progress.running} at the worker"
+        typer.echo(as_json(progress) if json else f"{progress.worker}: {'drained' if progress.is_done else busy}")
 
 
 def _told(answer: pb.CordonResponse, json: bool) -> None:
