@@ -107,6 +107,10 @@ class Observer:
         if self._recorder.is_on:
             self._recorder.passed(reason, moment)
 
+    def replied(self, placement: Placement, now: float) -> None:
+        """The answer to the proxy has gone out."""
+        self._recorder.replied(placement.booking, now)
+
     def first_byte(self, placement: Placement, status: int, served: str, now: float) -> None:
         """A worker has begun to answer."""
         self._recorder.first_byte(placement.booking, status, served, now)
@@ -115,9 +119,9 @@ class Observer:
         """A response has told what it took."""
         self._recorder.told(placement.booking, usage.prompt, usage.cached, usage.output)
 
-    def released(self, placement: Placement, now: float) -> None:
-        """The exchange is over."""
-        self._recorder.released(placement.booking, now)
+    def released(self, placement: Placement, now: float, is_unfinished: bool) -> None:
+        """The exchange is over. `is_unfinished`: its response has begun to pass and has not come to its end."""
+        self._recorder.released(placement.booking, now, is_unfinished)
 
     def logged(self, outcome: Outcome) -> None:
         """Envoy has logged an exchange."""

@@ -117,6 +117,10 @@ class Picker:
         finally:
             self._metrics.pick_seconds.observe(time.monotonic() - started)
 
+    def replied(self, placement: Placement) -> None:
+        """The answer to the proxy has gone out."""
+        self._observer.replied(placement, time.monotonic())
+
     def first_byte(self, placement: Placement, status: int, served: str) -> None:
         """A worker has begun to answer. When its first token came does not follow: see `InFlight.book_unseen`.
 
@@ -145,12 +149,12 @@ class Picker:
         self.admitting.consumed(placement, usage.prompt - (usage.cached or 0) + usage.output)
         self._view.told(placement.booking.slot, usage.prompt, usage.cached, usage.output, time.monotonic())
 
-    def release(self, placement: Placement) -> None:
-        """The exchange is over."""
+    def release(self, placement: Placement, is_unfinished: bool = False) -> None:
+        """The exchange is over. `is_unfinished`: its response has begun to pass and has not come to its end."""
         now = time.monotonic()
         self.admitting.not_to_be_cut(placement)
         self._placer.release(placement, now)
-        self._observer.released(placement, now)
+        self._observer.released(placement, now, is_unfinished)
 
     async def what_if(self, wanted: Pick, question: Question) -> Decided:
         """The decision that would be made about a request now. Nothing is booked, and nothing is recorded.
@@ -198,7 +202,7 @@ class Picker:
         base, adapter = self._view.base_and_adapter(request.model) if request.model else ("", "")
         prefix = await self._prefix(request, base, adapter)
         now = time.monotonic()
-        return _Known(request, new_body, base, adapter, prefix, Moment(started, now, read_at, now))
+        return _Known(request, new_body, base, adapter, prefix, Moment(started, now, wanted.began_at, read_at, now))
 
     def _about(
         self, placer: Placer, wanted: Pick, known: _Known, avoid: frozenset[str]

@@ -115,6 +115,11 @@ class Server:
         )
         self._ext_proc = ExtProcService(self._picker, self._metrics, settings, self._budget, self._picker.turn_away)
         self._picker.admitting.cut = self._ext_proc.cut
+        self._metrics.add_counts(
+            "ext_proc_messages", "ext_proc messages, by kind.", ("direction", "kind"), self._ext_proc.messages
+        )
+        text = "ext_proc streams that have ended, by how the request's body came."
+        self._metrics.add_counts("ext_proc_streams_ended", text, ("mode",), self._ext_proc.ended)
         self._health = Health()
         self._truth = TruthCheck(self._view, self._health, config.prediction)
         self._metrics.add_model_gauges(lambda: self._truth.readings)

@@ -127,7 +127,10 @@ def _facts(decision: pb.Decision) -> Iterator[str]:
         if decision.candidates
         else f"{decision.expected_output_tokens} tokens expected"
     )
-    spent = {"reading": stages.read_s, "prompt": stages.prompt_s, "queue": stages.queue_s, "deciding": stages.decide_s}
+    spent = {
+        "receiving": stages.receive_s, "reading": stages.read_s, "prompt": stages.prompt_s, "queue": stages.queue_s,
+        "deciding": stages.decide_s, "answering": stages.reply_s,
+    }  # fmt: skip
     yield "; ".join(f"{name} {1000 * seconds:.2f} ms" for name, seconds in spent.items() if seconds)
 
 

@@ -76,12 +76,13 @@ class Span:
 class Moment(msgspec.Struct, frozen=True, gc=False):
     """When what happened to a request, by the monotonic clock: 0 is not known, or not yet.
 
-    It was all there at `started_at`, read at `read_at`, its prompt was known at `known_at`, and it was decided about at
-    `now`.
+    Its headers came at `began_at`, it was all there at `started_at`, read at `read_at`, its prompt was known at
+    `known_at`, and it was decided about at `now`.
     """
 
     started_at: float
     now: float
+    began_at: float = 0.0
     read_at: float = 0.0
     known_at: float = 0.0
 
@@ -90,10 +91,10 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
 class Decided(msgspec.Struct, eq=False, gc=False):
     """One decision and, as it comes to be known, its outcome. `at` is Unix time, the other times are monotonic.
 
-    `done_at` is when the decision was made. `chosen` is the worker that it was placed on, `label` what
-    metrics call its model. `size`: bytes that are kept
-    for a record that is not built yet, about. `seen` is what it saw of the fleet, where that is recorded. `about` and
-    `decision` are None where a request was refused, or left to Envoy, before anything was decided.
+    `done_at` is when the decision was made, `replied_at` when the answer had gone out. `chosen` is the worker that it
+    was placed on, `label` what metrics call its model. `size`: bytes that are kept for a record that is not built yet,
+    about. `seen` is what it saw of the fleet, where that is recorded. `about` and `decision` are None where a request
+    was refused, or left to Envoy, before anything was decided.
 
     Of the outcome: `end` as in `picker.events.record.Outcome`, `answer` is the response's status, 0 while none is
     known, `more` what else there is, under the names that it has there.
@@ -113,6 +114,7 @@ class Decided(msgspec.Struct, eq=False, gc=False):
     known_names: Container[str]
     ties: int = 0
     done_at: float = 0.0
+    replied_at: float = 0.0
     ruled_out: tuple[RuledOut, ...] = ()
     chosen: WorkerFacts | None = None
     span: Span | None = None
@@ -144,10 +146,12 @@ class Decided(msgspec.Struct, eq=False, gc=False):
         """Where the time went."""
         when = self.moment
         return Stages(
+            receive_s=_between(when.began_at, when.started_at),
             read_s=_between(when.started_at, when.read_at),
             prompt_s=_between(when.read_at, when.known_at),
             queue_s=_between(when.known_at, when.now),
             decide_s=_between(when.now, self.done_at),
+            reply_s=_between(self.done_at, self.replied_at),
         )
 
     @property

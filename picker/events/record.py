@@ -35,12 +35,18 @@ class RuledOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stages(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Where the time went: reading the body, reading the prompt (tokens, chain), waiting in a queue, deciding."""
+    """Where the time went.
 
+    Receiving the body after the headers, reading it, reading the prompt (tokens, chain), waiting in a queue, deciding,
+    and answering the proxy.
+    """
+
+    receive_s: float = 0.0
     read_s: float = 0.0
     prompt_s: float = 0.0
     queue_s: float = 0.0
     decide_s: float = 0.0
+    reply_s: float = 0.0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -112,6 +112,11 @@ class Recorder:
         self._note(decided)
         self._end(decided)
 
+    def replied(self, booking: Booking, now: float) -> None:
+        """The answer to the proxy has gone out."""
+        if decided := self._open.get(booking):
+            decided.replied_at = now
+
     def first_byte(self, booking: Booking, status: int, served: str, now: float) -> None:
         """A worker has begun to answer."""
         if decided := self._open.get(booking):
@@ -122,10 +127,10 @@ class Recorder:
         if decided := self._open.get(booking):
             decided.learn(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens, output_tokens=output_tokens)
 
-    def released(self, booking: Booking, now: float) -> None:
-        """The exchange is over."""
+    def released(self, booking: Booking, now: float, is_unfinished: bool = False) -> None:
+        """The exchange is over. `is_unfinished`: its response has begun to pass and has not come to its end."""
         if decided := self._open.pop(booking, None):
-            decided.end, decided.ended_at = _end_of(decided.answer), now
+            decided.end, decided.ended_at = _end_of(decided.answer, is_unfinished), now
             self._end(decided)
 
     def logged(self, exchange: Logged) -> None:
@@ -177,8 +182,8 @@ def _complete(decided: Decided, logged: Logged) -> None:
     decided.learn(attempts=logged.attempts, details=logged.details or "logged")
 
 
-def _end_of(status: int) -> str:
-    if not status:
-        # The stream has ended without the head of a response: the client did not wait.
-        return "cancelled"
-    return "failed" if status >= 500 else "answered"
+def _end_of(status: int, is_unfinished: bool) -> str:
+    if status >= 500:
+        return "failed"
+    # Without the head of a response, or in the middle of one: the client did not wait, unless Envoy's log knows better.
+    return "cancelled" if is_unfinished or not status else "answered"

@@ -105,7 +105,8 @@ class SendRefusal:
 class Pick(Message, frozen=True):
     """Choose a worker; the answer comes as `Picked` or `NotPicked`. `is_whole`: nothing of the body is missing.
 
-    `tenant` is whose request it is by the proxy's own metadata, "" where that does not say.
+    `tenant` is whose request it is by the proxy's own metadata, "" where that does not say. `began_at` is when its
+    headers came.
     """
 
     headers: Mapping[str, str]
@@ -113,6 +114,7 @@ class Pick(Message, frozen=True):
     is_whole: bool = True
     subset: frozenset[str] | None = None
     tenant: str = ""
+    began_at: float = 0.0
 
 
 class StartTimer(Message, frozen=True):
@@ -137,9 +139,13 @@ class Answered(Message, frozen=True):
 
 
 class Release(Message, frozen=True):
-    """This placement is over. Asked for exactly once for each."""
+    """This placement is over. Asked for exactly once for each.
+
+    `is_unfinished`: its response has begun to pass and has not come to its end.
+    """
 
     placement: Any
+    is_unfinished: bool = False
 
 
 class Finish(Message, frozen=True):

@@ -112,9 +112,9 @@ class Conversation:
     """One ext_proc stream. `receive` is the only way in."""
 
     __slots__ = (
-        "_asked_on_headers", "_body_is_over", "_budget", "_door", "_has_begun", "_headers", "_held", "_is_whole",
-        "_mode", "_pieces", "_reason", "_response_mode", "_settings", "_subset", "_tail", "_tenant", "_trailers",
-        "placement", "refusal", "state",
+        "_asked_on_headers", "_began_at", "_body_is_over", "_budget", "_door", "_has_begun", "_headers", "_held",
+        "_is_unfinished", "_is_whole", "_mode", "_pieces", "_reason", "_response_mode", "_settings", "_subset", "_tail",
+        "_tenant", "_trailers", "placement", "refusal", "state",
     )  # fmt: skip
 
     def __init__(self, settings: Settings, budget: ByteBudget, door: Door | None = None):
@@ -126,6 +126,7 @@ class Conversation:
         self._headers: Mapping[str, str] = {}
         self._subset: frozenset[str] | None = None
         self._tenant = ""
+        self._began_at = 0.0
         self._asked_on_headers = self._body_is_over = False
         self._pieces: list[RequestBody] = []
         self._held = 0
@@ -136,11 +137,17 @@ class Conversation:
         """What was picked, until it is released."""
         self._reason = ""
         self._tail = b""
+        self._is_unfinished = False
         self.refusal = ""
         """Why the conversation itself has refused the request, before anybody was asked."""
 
     def __repr__(self) -> str:
         return f"<Conversation {self.state.name} {self._mode.name} {self._held} bytes held>"
+
+    @property
+    def mode(self) -> BodyMode:
+        """In which the request's body comes."""
+        return self._mode
 
     def receive(self, event: Event, now: float) -> list[Action]:
         """What to do about an event, in this order. Never raises for anything that Envoy can send."""
@@ -155,7 +162,7 @@ class Conversation:
     # The request.
 
     def _on_headers(self, event: RequestHeaders, now: float) -> _Result:
-        self._headers, self._subset, self._tenant = event.headers, event.subset, event.tenant
+        self._headers, self._subset, self._tenant, self._began_at = event.headers, event.subset, event.tenant, now
         self._mode, self._response_mode = event.request_mode, event.response_mode
         self._body_is_over = event.end_of_stream
         if not self._will_wait_for_body(event):
@@ -210,7 +217,8 @@ class Conversation:
         return [StartTimer(None), *actions], state
 
     def _ask(self, body: bytes) -> _Result:
-        return [Pick(self._headers, body, self._is_whole, self._subset, self._tenant)], State.PICK
+        pick = Pick(self._headers, body, self._is_whole, self._subset, self._tenant, self._began_at)
+        return [pick], State.PICK
 
     def _on_not_yet(self, event: NotYet, now: float) -> _Result:
         # Envoy 1.40 keeps no message timeout in full duplex.
@@ -304,6 +312,7 @@ class Conversation:
 
     def _on_response_body(self, event: ResponseBody, now: float) -> _Result:
         self._tail = (self._tail + event.data)[-TAIL_BYTES:]
+        self._is_unfinished = not event.end_of_stream
         actions: list[Action] = self._answered() if event.end_of_stream else []
         if self._response_mode is not BodyMode.FULL_DUPLEX:
             actions.append(SendResponseBodyContinue())
@@ -313,6 +322,7 @@ class Conversation:
         return actions, State.RESPONSE
 
     def _on_response_trailers(self, event: ResponseTrailers, now: float) -> _Result:
+        self._is_unfinished = False
         return [*self._answered(), SendResponseTrailersContinue()], State.RESPONSE
 
     def _answered(self) -> list[Action]:
@@ -322,7 +332,7 @@ class Conversation:
 
     def _on_closed(self, event: Closed, now: float) -> _Result:
         self._drop_body()
-        return [StartTimer(None), *self._release()], State.ENDED
+        return [StartTimer(None), *self._release(self._is_unfinished)], State.ENDED
 
     def _on_cut(self, event: Cut, now: float) -> _Result:
         if self.placement is None or self._has_begun:
@@ -333,9 +343,9 @@ class Conversation:
         # To close the stream in the response phase is no error for Envoy: it goes on without us.
         return [*self._release(), Finish()], State.ENDED
 
-    def _release(self) -> list[Action]:
+    def _release(self, is_unfinished: bool = False) -> list[Action]:
         placement, self.placement = self.placement, None
-        return [] if placement is None else [Release(placement)]
+        return [] if placement is None else [Release(placement, is_unfinished)]
 
     def _on_pick_too_late(self, event: Picked, now: float) -> _Result:
         return ([] if event.placement is None else [Release(event.placement)]), self.state

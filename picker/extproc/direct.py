@@ -40,6 +40,7 @@ class DirectStream:
         except Unreadable as error:
             log.warning("ext_proc_message_unreadable", error=str(error))
             return self._finish(Status.INVALID_ARGUMENT, "not a ProcessingRequest")
+        self._exchange.seen[type(event)] += 1
         self._handle(event)
 
     def half_closed(self) -> None:
@@ -84,12 +85,15 @@ class DirectStream:
     def _handle(self, event: Event) -> None:
         answer: Picked | NotPicked | None = None
         for action in self._exchange.conversation.receive(event, self._now()):
-            if type(action) in BUILDERS:
+            if (kind := type(action)) in BUILDERS:
+                self._exchange.seen[kind] += 1
                 self._call.send(build(action))
             elif isinstance(action, Pick):
                 answer = self._pick(action)
             else:
                 self._exchange.note(action)
+        if type(event) is Picked:
+            self._exchange.replied(event)
         if answer is not None:
             self._handle(answer)
         elif self._exchange.is_finished:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -14,9 +15,10 @@ class Answers(Protocol):
     """Who makes the picks and keeps the books (`picker.picking.Picker`)."""
 
     async def pick(self, wanted: Pick) -> Picked | NotPicked: ...  # noqa: D102
+    def replied(self, placement: Any) -> None: ...  # noqa: D102
     def first_byte(self, placement: Any, status: int, served: str) -> None: ...  # noqa: D102
     def answered(self, placement: Any, tail: bytes) -> None: ...  # noqa: D102
-    def release(self, placement: Any) -> None: ...  # noqa: D102
+    def release(self, placement: Any, is_unfinished: bool) -> None: ...  # noqa: D102
 
 
 class Counts(Protocol):
@@ -26,15 +28,20 @@ class Counts(Protocol):
     def refused(self, reason: str) -> None: ...  # noqa: D102
 
 
+Seen = Counter[Any]
+"""How often each kind of event and of action was a message, and each `BodyMode` that of a stream."""
+
+
 class Exchange:
     """One stream's, whatever carries it. `deadline` is when `DeadlinePassed` is due; `is_finished` after `Finish`."""
 
-    __slots__ = ("answers", "conversation", "counts", "deadline", "is_finished")
+    __slots__ = ("answers", "conversation", "counts", "deadline", "is_finished", "seen")
 
-    def __init__(self, answers: Answers, counts: Counts, conversation: Conversation):
+    def __init__(self, answers: Answers, counts: Counts, conversation: Conversation, seen: Seen):
         self.answers = answers
         self.counts = counts
         self.conversation = conversation
+        self.seen = seen
         self.deadline: float | None = None
         self.is_finished = False
 
@@ -53,7 +60,7 @@ class Exchange:
         self.answers.answered(action.placement, action.tail)
 
     def _release(self, action: Release) -> None:
-        self.answers.release(action.placement)
+        self.answers.release(action.placement, action.is_unfinished)
 
     def _ignored(self, action: Ignored) -> None:
         self.counts.ignored(action.event.__name__, action.state)
@@ -64,8 +71,14 @@ class Exchange:
         if self.conversation.refusal:
             self.counts.refused(self.conversation.refusal)
 
+    def replied(self, picked: Picked) -> None:
+        """The answer has gone out."""
+        if picked.placement is not None:
+            self.answers.replied(picked.placement)
+
     def close(self, now: float) -> None:
         """However the stream has ended, the conversation learns that it has."""
+        self.seen[self.conversation.mode] += 1
         for action in self.conversation.receive(Closed(), now):
             self.note(action)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import time
+from collections import Counter, deque
 from typing import Any
 
 import grpc
@@ -14,9 +15,9 @@ from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Conversation, Door, Settings
 from picker.extproc.direct import DirectStream
 from picker.extproc.eager import run_eagerly
-from picker.extproc.events import Cut, DeadlinePassed, Event, NotPicked, NotYet, Picked
-from picker.extproc.exchange import Answers, Counts, Exchange
-from picker.extproc.wire import BUILDERS, Unreadable, build, parse
+from picker.extproc.events import BodyMode, Cut, DeadlinePassed, Event, NotPicked, NotYet, Picked
+from picker.extproc.exchange import Answers, Counts, Exchange, Seen
+from picker.extproc.wire import BUILDERS, KINDS, Unreadable, build, parse
 from picker.transport.calls import Call, Handler
 
 log = structlog.get_logger()
@@ -43,11 +44,24 @@ class ExtProcService:
         self._tick: asyncio.TimerHandle | None = None
         self.opened = 0
         """Streams since the start."""
+        self._seen: Seen = Counter()
 
     @property
     def streams(self) -> int:
         """Open streams, one for each request in flight."""
         return len(self._open)
+
+    def messages(self) -> dict[tuple[str, ...], float]:
+        """Messages since the start, by direction and kind. May be called from any thread."""
+        found: dict[tuple[str, ...], float] = {}
+        for kind, count in self._seen.copy().items():
+            if key := KINDS.get(kind):
+                found[key] = found.get(key, 0.0) + count
+        return found
+
+    def ended(self) -> dict[tuple[str, ...], float]:
+        """Streams that have ended, by the mode in which the request's body came. May be called from any thread."""
+        return {(kind.name.lower(),): count for kind, count in self._seen.copy().items() if isinstance(kind, BodyMode)}
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """To be added to grpcio's server."""
@@ -56,7 +70,7 @@ class ExtProcService:
 
     def open(self, call: Call) -> Handler:
         """To be added to our own server as `METHOD`."""
-        stream = DirectStream(self._exchange(), call, asyncio.get_running_loop().time, self._open.discard)
+        stream = DirectStream(self._exchange(), call, time.monotonic, self._open.discard)
         self._note(stream)
         return stream
 
@@ -76,7 +90,7 @@ class ExtProcService:
             self._open.discard(stream)
 
     def _exchange(self) -> Exchange:
-        return Exchange(self._answers, self._counts, Conversation(self._settings, self._budget, self._door))
+        return Exchange(self._answers, self._counts, Conversation(self._settings, self._budget, self._door), self._seen)
 
     def _note(self, stream: _Stream | DirectStream) -> None:
         self._open.add(stream)
@@ -87,7 +101,7 @@ class ExtProcService:
     def _wake_late(self) -> None:
         """Looks at all deadlines, again and again: a timer around each read costs more than the rest of a stream."""
         loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = time.monotonic()
         for stream in [stream for stream in self._open if stream.is_late(now)]:
             stream.be_late()
         self._tick = loop.call_later(_TICK_S, self._wake_late) if self._open else None
@@ -99,7 +113,7 @@ class _Stream:
     def __init__(self, exchange: Exchange, context: Context):
         self._exchange = exchange
         self._context = context
-        self._now = asyncio.get_running_loop().time
+        self._now = time.monotonic
         self._task = asyncio.current_task()
         self._is_reading = False
         self._interruption: Event | None = None
@@ -156,18 +170,24 @@ class _Stream:
         finally:
             self._is_reading = False
         # The stubs do not know grpc.aio.EOF.
-        return parse(data) if isinstance(data, bytes) else None
+        event = parse(data) if isinstance(data, bytes) else None
+        self._exchange.seen[type(event)] += 1
+        return event
 
     async def _handle(self, event: Event) -> None:
         self._events.append(event)
         while self._events:
-            for action in self._exchange.conversation.receive(self._events.popleft(), self._now()):
-                if type(action) in BUILDERS:
+            event = self._events.popleft()
+            for action in self._exchange.conversation.receive(event, self._now()):
+                if (kind := type(action)) in BUILDERS:
+                    self._exchange.seen[kind] += 1
                     await self._context.write(build(action))
                 elif isinstance(action, Pick):
                     self._events.append(await self._pick(action))
                 else:
                     self._exchange.note(action)
+            if isinstance(event, Picked):
+                self._exchange.replied(event)
 
     async def _pick(self, wanted: Pick) -> Picked | NotPicked:
         answer = run_eagerly(self._exchange.answers.pick(wanted))

@@ -347,3 +347,25 @@ BUILDERS: Mapping[type[Any], Callable[[Any], bytes]] = {
     do.SendRefusal: _send_refusal,
 }
 """By the kind of action; what is not here is no message."""
+
+KINDS: Mapping[type[Any], tuple[str, str]] = {
+    RequestHeaders: ("received", "request_headers"),
+    RequestBody: ("received", "request_body"),
+    RequestTrailers: ("received", "request_trailers"),
+    ResponseHeaders: ("received", "response_headers"),
+    ResponseBody: ("received", "response_body"),
+    ResponseTrailers: ("received", "response_trailers"),
+    do.SendHeadersContinue: ("sent", "request_headers"),
+    do.SendHeadersPick: ("sent", "request_headers"),
+    do.SendBodyContinue: ("sent", "request_body"),
+    do.SendBodyPick: ("sent", "request_body"),
+    do.SendBodyPiece: ("sent", "request_body"),
+    do.SendTrailersContinue: ("sent", "request_trailers"),
+    do.SendResponseHeadersContinue: ("sent", "response_headers"),
+    do.SendResponseBodyContinue: ("sent", "response_body"),
+    do.SendResponseBodyPiece: ("sent", "response_body"),
+    do.SendResponseTrailersContinue: ("sent", "response_trailers"),
+    do.SendRefusal: ("sent", "immediate_response"),
+    do.SendExtension: ("sent", "override_message_timeout"),
+}
+"""What messages are called in Envoy's protocol, by direction."""

@@ -157,6 +157,7 @@ class DecisionMetrics(Collector):
 
     def _count_stages(self, found: Sequence[Decided]) -> None:
         moments = [decided.moment for decided in found if decided.moment.known_at]
+        self._stages.add_each("receive", [when.started_at - when.began_at for when in moments if when.began_at])
         self._stages.add_each("read", [when.read_at - when.started_at for when in moments])
         self._stages.add_each("prompt", [when.known_at - when.read_at for when in moments])
         self._stages.add_each("queue", [when.now - when.known_at for when in moments if when.now > when.known_at])
@@ -170,6 +171,7 @@ class DecisionMetrics(Collector):
             self._adapter_loads.add((model,))
 
     def _count_over(self, found: Sequence[Decided]) -> None:
+        self._stages.add_each("reply", [each.replied_at - each.done_at for each in found if each.replied_at])
         self._ended.add_each(map(_ended_as, found))
         by_model: defaultdict[str, list[Decided]] = defaultdict(list)
         for decided in found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,6 +19,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Readings = Mapping[str, tuple[str, float]]
 """Gauge name -> (help, value)."""
+
+Counts = Mapping[tuple[str, ...], float]
+"""Label values -> count."""
 
 ModelReadings = Mapping[str, tuple[str, Mapping[str, float]]]
 """Gauge name -> (help, model or class -> value)."""
@@ -127,6 +130,10 @@ class Metrics:
         """Gauges for each class of requests."""
         self.registry.register(_LabelledGauges(read, "class"))
 
+    def add_counts(self, name: str, text: str, labels: Sequence[str], read: Callable[[], Counts]) -> None:
+        """Counters that somebody else keeps, which `read` gives at each scrape, in its thread."""
+        self.registry.register(_Counts(name, text, labels, read))
+
     def add_modes(self, read: Callable[[], Mapping[str, bool]]) -> None:
         """What does not work as it should, by name."""
         self.registry.register(_Modes(read))
@@ -167,6 +174,23 @@ class _Gauges(Collector):
         for name, (text, value) in self._read().items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             yield kind(f"picker_{name}", text, value)
+
+
+class _Counts(Collector):
+    def __init__(self, name: str, text: str, labels: Sequence[str], read: Callable[[], Counts]):
+        self._name = f"picker_{name}"
+        self._text = text
+        self._labelnames = tuple(labels)
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        yield CounterMetricFamily(self._name, self._text, labels=self._labelnames)
+
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(self._name, self._text, labels=self._labelnames)
+        for values, count in self._read().items():
+            family.add_metric(values, count)
+        yield family
 
 
 class _Modes(Collector):

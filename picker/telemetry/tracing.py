@@ -1,10 +1,12 @@
 """Decisions as OpenTelemetry spans, made after the fact from what was recorded; sent behind the requests' back.
 
-    picker.pick           SERVER, below the caller's span: from the request's last byte to the end of its response
-      picker.read         the body
+    picker.pick           SERVER, below the caller's span: from the request's headers to the end of its response
+      picker.receive      the body
+      picker.read         and what it says
       picker.prompt       text, tokens, prefix chain
       picker.queue        waiting for a worker with room
       picker.decide       with the cost terms of the chosen worker
+      picker.reply        the answer to the proxy
       chat MODEL          CLIENT: the worker's part; the worker gets this one in `traceparent` as the span above its own
 
 Attributes follow the GenAI semantic conventions where they have one. No text of a prompt, and no name that a client
@@ -97,30 +99,25 @@ class Tracing:
     def _spans(self, decided: Decided) -> Iterator[ReadableSpan]:
         from opentelemetry.trace import SpanKind
 
-        span, record = decided.span, decided.record()
+        span, record, when = decided.span, decided.record(), decided.moment
         assert span is not None
-        stages, outcome = record.stages, record.outcome
-        decided_at = record.at
-        began = decided_at - (decided.moment.now - decided.moment.started_at)
-        ended = decided_at + (outcome.duration_s or stages.decide_s)
+        # The clocks of spans are Unix time's, ours is not.
+        ahead = record.at - (decided.done_at or when.now)
+        outcome, replied_at = record.outcome, decided.replied_at or decided.done_at
+        ended_at = ahead + max(decided.ended_at or 0.0, replied_at, when.now)
         is_error = outcome.end in ("failed", "refused")
         about = _attributes(record)
         yield self._span(
-            "picker.pick", span.trace, span.own, span.parent, SpanKind.SERVER, began, ended, about, is_error
-        )
-        at = began
-        for name, seconds in (("read", stages.read_s), ("prompt", stages.prompt_s), ("queue", stages.queue_s)):
-            if seconds:
-                yield self._inner(span, name, at, seconds, {})
-                at += seconds
+            "picker.pick", span.trace, span.own, span.parent, SpanKind.SERVER,
+            ahead + (when.began_at or when.started_at), ended_at, about, is_error,
+        )  # fmt: skip
+        for name, began_at, seconds in _steps(decided):
+            yield self._inner(span, name, ahead + began_at, seconds, _costs(record) if name == "decide" else {})
         if record.candidates:
-            terms = {f"picker.cost.{name}": value for name, value in record.candidates[0].terms.items()}
-            yield self._inner(span, "decide", decided_at, stages.decide_s, terms)
             name = f"{about['gen_ai.operation.name']} {record.model}".strip()
-            start = decided_at + stages.decide_s
             told = {**_usage(record), "server.address": outcome.served or record.endpoints[0]}
             yield self._span(
-                name, span.trace, span.upstream, span.own, SpanKind.CLIENT, start, max(start, ended), told, is_error
+                name, span.trace, span.upstream, span.own, SpanKind.CLIENT, ahead + replied_at, ended_at, told, is_error
             )
 
     def _inner(self, span: Span, name: str, at: float, seconds: float, told: dict[str, Any]) -> ReadableSpan:
@@ -157,6 +154,25 @@ class Tracing:
             status=Status(StatusCode.ERROR if is_error else StatusCode.UNSET),
             instrumentation_scope=InstrumentationScope("picker"),
         )
+
+
+def _steps(decided: Decided) -> Iterator[tuple[str, float, float]]:
+    """What was done before the request went on: its name, when it began, and for how many seconds it went on."""
+    when, stages = decided.moment, decided.stages
+    steps = (
+        ("receive", when.began_at, stages.receive_s),
+        ("read", when.started_at, stages.read_s),
+        ("prompt", when.read_at, stages.prompt_s),
+        ("queue", when.known_at, stages.queue_s),
+        ("decide", when.now, stages.decide_s),
+        ("reply", decided.done_at, stages.reply_s),
+    )
+    return (step for step in steps if step[2])
+
+
+def _costs(record: Record) -> dict[str, float]:
+    terms = record.candidates[0].terms if record.candidates else {}
+    return {f"picker.cost.{name}": value for name, value in terms.items()}
 
 
 def _context(trace: str, span: str, is_remote: bool) -> Any:

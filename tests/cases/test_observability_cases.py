@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -73,7 +74,7 @@ class Rig:
 
     def exchange(self, settings: Settings | None = None, most_held: int = 1 << 20) -> Exchange:
         conversation = Conversation(settings or Settings(), ByteBudget(most_held))
-        return Exchange(self.picker, self.server._metrics, conversation)
+        return Exchange(self.picker, self.server._metrics, conversation, Counter())
 
     def log(self, status: int, **facts: Any) -> None:
         self.server._count(

@@ -51,13 +51,16 @@ class ScriptedPicker:
         self.placed += 1
         return Picked(self.endpoints, self.placed)
 
+    def replied(self, placement: Any) -> None:
+        pass
+
     def first_byte(self, placement: Any, status: int, served: str) -> None:
         pass
 
     def answered(self, placement: Any, tail: bytes) -> None:
         self.tails.append(tail)
 
-    def release(self, placement: Any) -> None:
+    def release(self, placement: Any, is_unfinished: bool) -> None:
         self.released.append(placement)
 
     def refused(self, reason: str) -> None:

@@ -41,6 +41,21 @@ async def test_a_request_is_picked_and_released_at_half_close(transport: str) ->
         assert await stream.code() == grpc.StatusCode.OK
 
 
+async def test_messages_and_streams_are_counted_by_kind(transport: str) -> None:
+    async with served(transport) as server, server.client() as channel:
+        stream = open_stream(channel)
+        await stream.write(headers())
+        await stream.write(body(b"{}"))
+        assert await stream.read() and await stream.read()
+        await stream.write(response_headers())
+        assert await stream.read()
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+        kinds = ("request_headers", "request_body", "response_headers")
+        assert server.service.messages() == {(way, kind): 1 for way in ("received", "sent") for kind in kinds}
+        assert server.service.ended() == {("full_duplex",): 1}
+
+
 async def test_a_reset_releases_wherever_it_comes(transport: str) -> None:
     for messages in ([], [headers()], [headers(), body(b"{", False)], [headers(), body(b"{}")]):
         async with served(transport) as server, server.client() as channel:

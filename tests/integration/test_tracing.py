@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
@@ -62,7 +63,7 @@ class Rig:
     async def pick(self, traceparent: str = "", model: str = "llama", **headers: str) -> Any:
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": SECRET}]}).encode()
         given = {":method": "POST", ":path": "/v1/chat/completions", "x-request-id": "r1", "traceparent": traceparent}
-        return await self.picker.pick(Pick({**given, **headers}, body))
+        return await self.picker.pick(Pick({**given, **headers}, body, began_at=time.monotonic()))
 
     async def sent(self) -> None:
         await self.tracing.send(float("inf"))
@@ -93,13 +94,17 @@ async def test_a_request_is_told_in_spans_below_the_callers() -> None:
     async with rig() as (picks, receiver):
         answer = await picks.pick(f"00-{TRACE}-{ABOVE}-01")
         assert isinstance(answer, Picked)
+        picks.picker.replied(answer.placement)
         picks.picker.first_byte(answer.placement, 200, answer.endpoints[0])
         picks.recorder.told(answer.placement.booking, 100, 64, 7)
         picks.picker.release(answer.placement)
         picks.recorder.logged(Logged(200, 2, answer.endpoints, endpoint(9), "r1", details="via_upstream"))
         await picks.sent()
         spans = receiver.spans
-        assert {"picker.pick", "picker.read", "picker.prompt", "picker.decide", "chat llama"} == set(spans)
+        stages = [f"picker.{name}" for name in ("receive", "read", "prompt", "decide", "reply")]
+        assert {"picker.pick", *stages, "chat llama"} == set(spans)
+        began = [spans[stage].start_time_unix_nano for stage in (*stages, "chat llama")]
+        assert began == sorted(began)
         assert {span.trace_id.hex() for span in spans.values()} == {TRACE}
         top, worker = spans["picker.pick"], spans["chat llama"]
         assert top.parent_span_id.hex() == ABOVE

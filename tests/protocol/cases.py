@@ -278,11 +278,15 @@ CASES: dict[str, Script] = {
         (0.4, ResponseTrailers(), [Answered("p", b"x" * 4095 + b"y"), SendResponseTrailersContinue()]),
         (0.5, Closed(), [StartTimer(None), Release("p")]),
     ],
-    "a response that breaks off tells nothing": [
+    "a response that breaks off tells that, and nothing else": [
         (0.0, RequestHeaders(GET, True, response_mode=BodyMode.STREAMED), [Pick(GET, b"")]),
         (0.1, Picked(TWO, "p"), [StartTimer(3600.1), SendHeadersPick(TWO)]),
         (0.3, ResponseBody(b"x", False), [SendResponseBodyContinue()]),
-        (0.4, Closed(), [StartTimer(None), Release("p")]),
+        (0.4, Closed(), [StartTimer(None), Release("p", is_unfinished=True)]),
+    ],
+    "when a request began is when its headers came": [
+        (0.5, RequestHeaders(POST), [StartTimer(30.5), SendHeadersContinue()]),
+        (0.9, RequestBody(b"{}"), [StartTimer(None), Pick(POST, b"{}", began_at=0.5)]),
     ],
     "a stream that begins in the middle is answered where it can be": [
         (0.0, RequestBody(b"{}"), [Ignored(RequestBody, "HEADERS")]),

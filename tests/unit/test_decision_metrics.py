@@ -25,6 +25,7 @@ class Counted(Rig):
         """So many requests, each answered."""
         for number in range(count):
             answer = await self.pick(f"r{number}", **request)
+            self.picker.replied(answer.placement)
             self.picker.first_byte(answer.placement, 200, answer.endpoints[0])
             self.picker.release(answer.placement)
 
@@ -52,7 +53,7 @@ async def test_each_decision_counts_whatever_the_ring_keeps(events: dict[str, in
     assert rig.scrape("picker_first_byte_seconds_count") == {("llama",): count}
     assert rig.scrape("picker_request_seconds_count") == {("llama",): count}
     stages = rig.scrape("picker_stage_seconds_count")
-    assert stages == {("read",): count + 1, ("prompt",): count + 1, ("decide",): count}
+    assert stages == {("read",): count + 1, ("prompt",): count + 1, ("decide",): count, ("reply",): count}
     assert rig.counted.running["llama"] == 0
 
 

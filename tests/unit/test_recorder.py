@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -83,6 +84,27 @@ async def test_a_request_that_nobody_answers_was_cancelled(rig: Rig) -> None:
     answer = await rig.pick()
     rig.picker.release(answer.placement)
     assert rig.last.outcome.end == "cancelled"
+
+
+async def test_a_response_that_breaks_off_was_cancelled_unless_envoys_log_knows_better(rig: Rig) -> None:
+    answer = await rig.pick()
+    rig.picker.first_byte(answer.placement, 200, "")
+    rig.picker.release(answer.placement, is_unfinished=True)
+    assert rig.last.outcome.end == "cancelled"
+    rig.recorder.logged(Logged(200, 1, answer.endpoints, "", "r1", is_broken=True))
+    assert rig.last.outcome.end == "failed"
+
+
+async def test_the_stages_of_a_request_are_told_from_its_headers_to_the_answer(rig: Rig) -> None:
+    body = json.dumps({"model": "llama", "prompt": PROMPT}).encode()
+    began_at = time.monotonic() - 1.5
+    answer = await rig.picker.pick(Pick({":method": "POST", ":path": "/v1/completions"}, body, began_at=began_at))
+    assert isinstance(answer, Picked)
+    rig.picker.replied(answer.placement)
+    stages = rig.last.stages
+    assert 1.5 <= stages.receive_s < 60
+    assert min(stages.read_s, stages.prompt_s, stages.decide_s, stages.reply_s) > 0
+    assert stages.queue_s == 0
 
 
 async def test_envoys_log_completes_what_the_stream_could_not_tell(rig: Rig) -> None:

@@ -241,16 +241,20 @@ class RuledOut(_message.Message):
     def __init__(self, rule: _Optional[str] = ..., count: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Stages(_message.Message):
-    __slots__ = ("read_s", "prompt_s", "queue_s", "decide_s")
+    __slots__ = ("read_s", "prompt_s", "queue_s", "decide_s", "receive_s", "reply_s")
     READ_S_FIELD_NUMBER: _ClassVar[int]
     PROMPT_S_FIELD_NUMBER: _ClassVar[int]
     QUEUE_S_FIELD_NUMBER: _ClassVar[int]
     DECIDE_S_FIELD_NUMBER: _ClassVar[int]
+    RECEIVE_S_FIELD_NUMBER: _ClassVar[int]
+    REPLY_S_FIELD_NUMBER: _ClassVar[int]
     read_s: float
     prompt_s: float
     queue_s: float
     decide_s: float
-    def __init__(self, read_s: _Optional[float] = ..., prompt_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., decide_s: _Optional[float] = ...) -> None: ...
+    receive_s: float
+    reply_s: float
+    def __init__(self, read_s: _Optional[float] = ..., prompt_s: _Optional[float] = ..., queue_s: _Optional[float] = ..., decide_s: _Optional[float] = ..., receive_s: _Optional[float] = ..., reply_s: _Optional[float] = ...) -> None: ...
 
 class Outcome(_message.Message):
     __slots__ = ("end", "status", "served", "attempts", "first_byte_s", "duration_s", "prompt_tokens", "cached_tokens", "output_tokens", "details")
