@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import typer
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from picker.commands.options import taking
 from picker.debug.v1 import debug_pb2_grpc
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object for each line.")]
@@ -56,19 +56,16 @@ class Client:
         return answers
 
 
-def asks(command: Callable[..., None]) -> Callable[..., None]:
+def asks(function: Callable[..., None]) -> Callable[..., None]:
     """Makes a command of a function that takes a `Client` first: it has the options that say which picker is asked."""
-    where = inspect.signature(_Where, eval_str=True).parameters
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
-    @functools.wraps(command)
-    def run(**options: Any) -> None:
-        with _client(_Where(**{name: options.pop(name) for name in where})) as asked:
-            command(asked, **options)
+    @taking(_Where)
+    @functools.wraps(function)
+    def command(where: _Where, **options: Any) -> None:
+        with _client(where) as asked:
+            function(asked, **options)
 
-    # What typer makes options of.
-    run.__signature__ = inspect.Signature([*own, *where.values()])  # type: ignore[attr-defined]
-    return run
+    return command
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,84 +14,80 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from picker.commands.options import taking
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from picker.simulation.discrete.cluster import Cluster
     from picker.simulation.discrete.compare import Answer, Question
+    from picker.simulation.discrete.outcome import Outcome
     from picker.simulation.discrete.slo import Slo
     from picker.simulation.discrete.workloads import Workload
 
 simulate = typer.Typer(no_args_is_help=True, help="Simulate a fleet: what a policy does, how many users it holds.")
 
-Trace = Annotated[
-    Path | None, typer.Option(help="Requests from a file: Mooncake's JSONL, Azure's CSV, or ours.", dir_okay=False)
-]
-Name = Annotated[str, typer.Option("--workload", help="Requests that are made up; `workloads` lists them.")]
-Profile = Annotated[str, typer.Option(help="Model and GPU: 70b, 32b, 8b, demo, or a name in --profiles.")]
-Profiles = Annotated[Path | None, typer.Option(help="YAML or JSON file with profiles of your own.", dir_okay=False)]
-Workers = Annotated[int, typer.Option(help="Workers.", min=1, max=4096)]
-Objective = Annotated[str, typer.Option("--slo", help="As ttft=1.5s,tpot=50ms; in ttft=2s+1.5x x is the cold prefill.")]
-Pickers = Annotated[int, typer.Option(help="Picker processes.", min=1, max=64)]
-Share = Annotated[float, typer.Option(help="Seconds between what pickers tell one another; 0: nothing.", min=0.0)]
-Metrics = Annotated[float, typer.Option("--metrics", help="Seconds between published loads of a worker.", min=0.01)]
-Delay = Annotated[float, typer.Option("--event-delay", help="Seconds that a KV event takes to a picker.", min=0.0)]
-Faults = Annotated[list[str] | None, typer.Option("--fault", help="As worker=3,at=60,for=30[,slow=4]; repeatable.")]
-Assumed = Annotated[bool, typer.Option("--assume-defaults", help="Pickers assume a worker of the default speed.")]
-Part = Annotated[tuple[float, float], typer.Option(help="Part of a trace, as 0.5 1 for its second half.")]
-Limit = Annotated[int | None, typer.Option("--requests", help="At most so many requests of a trace.", min=1)]
-Seconds = Annotated[float, typer.Option(help="Simulated time of a made-up workload; 40 % warm up.", min=1.0)]
 Json = Annotated[Path | None, typer.Option(help="Write the figures to this file as well.", dir_okay=False)]
 Plot = Annotated[Path | None, typer.Option(help="Draw to this file: .png, .svg or .html.", dir_okay=False)]
 Policies = Annotated[str, typer.Option("--policy", help="Policies by name, with commas between.")]
 Seeds = Annotated[int, typer.Option(help="Run with so many seeds.", min=1, max=100)]
 Level = Annotated[str, typer.Option(help="Per cent of requests that must be in the objective; several with commas.")]
 Hint = Annotated[float, typer.Option("--from", help="Where to begin to search.", min=0.01)]
+_WHOLE = (0.0, 1.0)
 
-DEFAULT_SLO = "ttft=1.5s,tpot=50ms"
-DEFAULT_WORKLOAD = "assistants"
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A fleet, its requests, and what is asked of it, as options."""
+
+    trace: Annotated[
+        Path | None, typer.Option(help="Requests from a file: Mooncake's JSONL, Azure's CSV, or ours.", dir_okay=False)
+    ] = None
+    workload: Annotated[str, typer.Option(help="Requests that are made up; `workloads` lists them.")] = "assistants"
+    profile: Annotated[str, typer.Option(help="Model and GPU: 70b, 32b, 8b, demo, or a name in --profiles.")] = "32b"
+    profiles: Annotated[
+        Path | None, typer.Option(help="YAML or JSON file with profiles of your own.", dir_okay=False)
+    ] = None
+    workers: Annotated[int, typer.Option(help="Workers.", min=1, max=4096)] = 8
+    slo: Annotated[str, typer.Option(help="As ttft=1.5s,tpot=50ms; in ttft=2s+1.5x x is the cold prefill.")] = (
+        "ttft=1.5s,tpot=50ms"
+    )
+    pickers: Annotated[int, typer.Option(help="Picker processes.", min=1, max=64)] = 1
+    share: Annotated[
+        float, typer.Option(help="Seconds between what pickers tell one another; 0: nothing.", min=0.0)
+    ] = 0.08
+    metrics: Annotated[float, typer.Option(help="Seconds between published loads of a worker.", min=0.01)] = 1.0
+    event_delay: Annotated[float, typer.Option(help="Seconds that a KV event takes to a picker.", min=0.0)] = 0.1
+    fault: Annotated[list[str] | None, typer.Option(help="As worker=3,at=60,for=30[,slow=4]; repeatable.")] = None
+    assume_defaults: Annotated[
+        bool, typer.Option("--assume-defaults", help="Pickers assume a worker of the default speed.")
+    ] = False
+    part: Annotated[tuple[float, float], typer.Option(help="Part of a trace, as 0.5 1 for its second half.")] = _WHOLE
+    requests: Annotated[int | None, typer.Option(help="At most so many requests of a trace.", min=1)] = None
+    seconds: Annotated[float, typer.Option(help="Simulated time of a made-up workload; 40 % warm up.", min=1.0)] = 260.0
 
 
 @simulate.command()
+@taking(_Case)
 def run(
+    case: _Case,
     load: Annotated[float, typer.Option(help="Users, the speed of a trace, or requests a second.", min=0.01)],
     policy: Policies = "round-robin,expected-delay",
-    trace: Trace = None,
-    workload: Name = DEFAULT_WORKLOAD,
-    profile: Profile = "32b",
-    profiles: Profiles = None,
-    workers: Workers = 8,
-    slo: Objective = DEFAULT_SLO,
     seed: Annotated[int, typer.Option(help="Of everything that is random.")] = 1,
-    pickers: Pickers = 1,
-    share: Share = 0.08,
-    metrics: Metrics = 1.0,
-    event_delay: Delay = 0.1,
-    fault: Faults = None,
-    assume_defaults: Assumed = False,
-    part: Part = (0.0, 1.0),
-    requests: Limit = None,
-    seconds: Seconds = 260.0,
     json: Json = None,
     plot: Plot = None,
 ) -> None:
     """Run one load with one or more policies: latency, throughput, hits, the share within the objective."""
     with _explained():
-        setup = _setup(locals())
+        setup = _setup(case)
         _check_plot(plot)
-        from picker.simulation.discrete.cluster import simulate as simulate_cluster
         from picker.simulation.discrete.report import figures_table
 
-        console, outcomes = Console(), {}
-        with _progress(console) as progress:
-            for name in _policies(policy):
-                source = setup.workload.build(load, seed)
-                tick = partial(progress.advance, progress.add_task(name, total=source.expected))
-                outcomes[name] = simulate_cluster(replace(setup.cluster, policy=name), source, seed, tick=tick)
+        console = Console()
+        outcomes = _outcomes(setup, _policies(policy), load, seed, console)
         figures = {name: outcome.figures(setup.slo) for name, outcome in outcomes.items()}
-        title = (
-            f"{setup.workload.name}, {load:g} {setup.workload.unit}, {workers} x {profile}, {setup.slo}, seed {seed}"
-        )
+        fleet, what = f"{case.workers} x {case.profile}", f"{setup.workload.name}, {load:g} {setup.workload.unit}"
+        title = f"{what}, {fleet}, {setup.slo}, seed {seed}"
         console.print(figures_table(title, figures))
         _write(json, {"question": title, "runs": figures})
         if plot:
@@ -104,31 +100,18 @@ def _search(name: str, text: str, *, policies: str, levels: str, number_of_seeds
     """A command that looks for what holds. There are two, which differ in what they do unless told otherwise."""
 
     @simulate.command(name, help=text)
+    @taking(_Case)
     def search(
+        case: _Case,
         policy: Policies = policies,
-        trace: Trace = None,
-        workload: Name = DEFAULT_WORKLOAD,
-        profile: Profile = "32b",
-        profiles: Profiles = None,
-        workers: Workers = 8,
-        slo: Objective = DEFAULT_SLO,
         level: Level = levels,
         seeds: Seeds = number_of_seeds,
         start: Hint = 20.0,
-        pickers: Pickers = 1,
-        share: Share = 0.08,
-        metrics: Metrics = 1.0,
-        event_delay: Delay = 0.1,
-        fault: Faults = None,
-        assume_defaults: Assumed = False,
-        part: Part = (0.0, 1.0),
-        requests: Limit = None,
-        seconds: Seconds = 260.0,
         json: Json = None,
         plot: Plot = None,
     ) -> None:
         with _explained():
-            _answer(_setup(locals()), _policies(policy), level, seeds, start, json, plot)
+            _answer(_setup(case), _policies(policy), level, seeds, start, json, plot)
 
 
 _search(
@@ -180,28 +163,39 @@ class _Setup:
     profile: str
 
 
-def _setup(options: Mapping[str, Any]) -> _Setup:
+def _setup(case: _Case) -> _Setup:
     from picker.scheduling.model import WorkerModel
     from picker.simulation.discrete import settings, slo, workloads
     from picker.simulation.discrete.cluster import Cluster
     from picker.simulation.discrete.traces import Slice
 
-    seconds, (start, end) = options["seconds"], options["part"]
     cluster = Cluster(
-        profile=settings.profile(options["profile"], options["profiles"]),
-        workers=options["workers"],
-        model=WorkerModel() if options["assume_defaults"] else None,
-        pickers=options["pickers"],
-        share_s=options["share"] or None,
-        metrics_s=options["metrics"],
-        event_delay_s=options["event_delay"],
-        faults=tuple(settings.fault(text, options["workers"]) for text in options["fault"] or ()),
+        profile=settings.profile(case.profile, case.profiles),
+        workers=case.workers,
+        model=WorkerModel() if case.assume_defaults else None,
+        pickers=case.pickers,
+        share_s=case.share or None,
+        metrics_s=case.metrics,
+        event_delay_s=case.event_delay,
+        faults=tuple(settings.fault(text, case.workers) for text in case.fault or ()),
     )
-    if options["trace"]:
-        workload = workloads.of_trace(options["trace"], Slice(start, end, options["requests"]))
+    if case.trace:
+        workload = workloads.of_trace(case.trace, Slice(*case.part, case.requests))
     else:
-        workload = workloads.named(options["workload"], 0.4 * seconds, seconds)
-    return _Setup(cluster, workload, slo.parse(options["slo"]), options["profile"])
+        workload = workloads.named(case.workload, 0.4 * case.seconds, case.seconds)
+    return _Setup(cluster, workload, slo.parse(case.slo), case.profile)
+
+
+def _outcomes(setup: _Setup, policies: Sequence[str], load: float, seed: int, console: Console) -> dict[str, Outcome]:
+    from picker.simulation.discrete.cluster import simulate as simulate_cluster
+
+    outcomes = {}
+    with _progress(console) as progress:
+        for name in policies:
+            source = setup.workload.build(load, seed)
+            tick = partial(progress.advance, progress.add_task(name, total=source.expected))
+            outcomes[name] = simulate_cluster(replace(setup.cluster, policy=name), source, seed, tick=tick)
+    return outcomes
 
 
 def _answer(
