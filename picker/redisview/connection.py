@@ -10,7 +10,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,42 +29,39 @@ from picker.redisview.url import BadRedisUrl, Kind, Target, parse_url, redacted
 FAILURES = (RedisError, OSError)
 """What a command may raise for Redis' sake; the built-in TimeoutError is an OSError."""
 
+DEADLINE_S = 0.5
+"""Of a command that can as well be given again later."""
+_CONNECT_TIMEOUT_S = 1.0
+_HEALTH_CHECK_S = 15.0
+_MOST_CONNECTIONS = 8
+_LONGEST_WAIT_S = 1.0
+"""For one of them."""
 _REASON_CHARACTERS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionSettings:
-    """Bounds of the client, in seconds. `connections`: at most so many; further commands wait for `wait_s`."""
-
-    connect_timeout_s: float = 1.0
-    wait_s: float = 1.0
-    health_check_s: float = 15.0
-    connections: int = 8
-
-
-def connect(where: str | RedisConfig, keys: Keys, settings: ConnectionSettings = ConnectionSettings()) -> Redis:
+def connect(where: str | RedisConfig, keys: Keys) -> Redis:
     """A client for the Redis that holds the keys of this pool; it connects with its first command. Raises BadRedisUrl.
 
     Replies are bytes. Commands have no deadline of their own: run each inside `bounded`. Close it with `aclose()`.
     """
     config = RedisConfig(url=where) if isinstance(where, str) else where
     target = parse_url(config.url)
-    options = _options(config, target, settings)
+    options = _options(config, target)
     if "path" not in options:
         options["locator"] = _locator(config, target, keys, options)
         options["connection_class"] = _LocatedTls if target.is_tls else _Located
-    pool = BlockingConnectionPool(max_connections=settings.connections, timeout=settings.wait_s, **options)
+    pool = BlockingConnectionPool(max_connections=_MOST_CONNECTIONS, timeout=_LONGEST_WAIT_S, **options)
     return Redis.from_pool(pool)
 
 
-def _options(config: RedisConfig, target: Target, settings: ConnectionSettings) -> dict[str, Any]:
+def _options(config: RedisConfig, target: Target) -> dict[str, Any]:
     """Of each connection to a server that holds data."""
     options = target.options | {
-        "socket_connect_timeout": settings.connect_timeout_s,
+        "socket_connect_timeout": _CONNECT_TIMEOUT_S,
         # With a socket timeout redis-py 8 sends inside asyncio.wait_for, which in Python 3.11 swallows a
         # cancellation that comes as the send completes (test_redis_view::test_no_cancellation_is_lost).
         "socket_timeout": None,
-        "health_check_interval": settings.health_check_s,
+        "health_check_interval": _HEALTH_CHECK_S,
         "retry": Retry(NoBackoff(), 0),
         "decode_responses": False,
         # The replies of RESP 3 have other shapes; RESP 2 is the same with every server and client version.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis.asyncio import Redis
 
-from picker.redisview.connection import bounded
+from picker.redisview.connection import DEADLINE_S, bounded
 from picker.redisview.keys import Keys
 
 _MOST = 10_000
@@ -14,14 +14,13 @@ _MOST_NOTE_CHARS = 200
 class CordonRecords:
     """Raises `connection.FAILURES` where Redis does not answer."""
 
-    def __init__(self, client: Redis, keys: Keys, deadline_s: float = 0.5):
+    def __init__(self, client: Redis, keys: Keys):
         self._client = client
         self._key = keys.cordons
-        self._deadline_s = deadline_s
 
     async def read(self) -> dict[str, str]:
         """The cordoned workers, by name, each with the note that was left."""
-        async with bounded(self._deadline_s):
+        async with bounded(DEADLINE_S):
             if await self._client.hlen(self._key) > _MOST:
                 return {}
             found = await self._client.hgetall(self._key)
@@ -29,12 +28,12 @@ class CordonRecords:
 
     async def put(self, worker: str, note: str) -> None:
         """Cordons a worker."""
-        async with bounded(self._deadline_s):
+        async with bounded(DEADLINE_S):
             await self._client.hset(self._key, worker, note[:_MOST_NOTE_CHARS])
 
     async def remove(self, worker: str) -> None:
         """Uncordons a worker."""
-        async with bounded(self._deadline_s):
+        async with bounded(DEADLINE_S):
             await self._client.hdel(self._key, worker)
 
 

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 
 from redis.asyncio import Redis
 
-from picker.redisview.connection import FAILURES, bounded
+from picker.redisview.connection import DEADLINE_S, FAILURES, bounded
 from picker.redisview.keys import Keys
 
 
 class DecisionStream:
     """Keeps about the last `length` entries, each one line of JSON in the field `decision`."""
 
-    def __init__(self, client: Redis, keys: Keys, length: int, deadline_s: float = 0.5):
+    def __init__(self, client: Redis, keys: Keys, length: int):
         self._client = client
         self._keys = keys
         self._length = length
-        self._deadline_s = deadline_s
 
     async def append(self, lines: Sequence[bytes]) -> None:
         """Raises OSError where Redis does not take them."""
@@ -27,7 +26,7 @@ class DecisionStream:
         for line in lines:
             pipeline.xadd(self._keys.decisions, {"decision": line.rstrip()}, maxlen=self._length, approximate=True)
         try:
-            async with bounded(self._deadline_s):
+            async with bounded(DEADLINE_S):
                 await pipeline.execute()
         except FAILURES as error:
             raise OSError(type(error).__name__) from None

@@ -8,7 +8,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from picker.redisview.connection import bounded
+from picker.redisview.connection import DEADLINE_S, bounded
 from picker.redisview.keys import Keys
 
 
@@ -19,10 +19,9 @@ class BadOrders(ValueError):
 class PlatformRecords:
     """Raises `connection.FAILURES` where Redis does not answer."""
 
-    def __init__(self, client: Redis, keys: Keys, deadline_s: float = 0.5):
+    def __init__(self, client: Redis, keys: Keys):
         self._client = client
         self._orders, self._state = keys.platform, keys.state
-        self._deadline_s = deadline_s
 
     async def orders(self, sections: Sequence[str], most_bytes: int) -> dict[str, bytes]:
         """The sections that are there. Raises BadOrders where there is more than that."""
@@ -40,7 +39,7 @@ class PlatformRecords:
         pipeline = self._client.pipeline(transaction=False)
         for name, *arguments in commands:
             pipeline.execute_command(name, self._orders, *arguments)
-        async with bounded(self._deadline_s):
+        async with bounded(DEADLINE_S):
             replies = await pipeline.execute(raise_on_error=False)
         for reply in replies:
             if isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE"):
@@ -54,5 +53,5 @@ class PlatformRecords:
         pipeline = self._client.pipeline(transaction=False)
         pipeline.hset(self._state, mapping=dict(state))  # type: ignore[arg-type]
         pipeline.expire(self._state, max(1, round(kept_s)))
-        async with bounded(self._deadline_s):
+        async with bounded(DEADLINE_S):
             await pipeline.execute()

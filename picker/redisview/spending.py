@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from redis.asyncio import Redis
 
-from picker.redisview.connection import bounded
+from picker.redisview.connection import DEADLINE_S, bounded
 from picker.redisview.keys import Keys
 
 KEPT_S = 600
@@ -15,10 +15,9 @@ KEPT_S = 600
 class Spending:
     """Counters by name."""
 
-    def __init__(self, client: Redis, keys: Keys, deadline_s: float = 0.5):
+    def __init__(self, client: Redis, keys: Keys):
         self._client = client
         self._key = keys.spending
-        self._deadline_s = deadline_s
 
     async def add(self, amounts: Mapping[str, float]) -> dict[str, float]:
         """Adds to the counters and gives their values; 0 only asks. Raises one of `connection.FAILURES`."""
@@ -28,6 +27,6 @@ class Spending:
         for name, amount in amounts.items():
             pipeline.hincrbyfloat(self._key, name, amount)
         pipeline.expire(self._key, KEPT_S)
-        async with bounded(self._deadline_s):
+        async with bounded(DEADLINE_S):
             values = await pipeline.execute()
         return {name: float(value) for name, value in zip(amounts, values[:-1], strict=True)}

@@ -102,10 +102,10 @@ def text(raw: msgspec.Raw) -> str:
     return value(raw, str) or ""
 
 
-def count(raw: msgspec.Raw, at_least: int = 1) -> int | None:
-    """A whole number within reason, or None. 1024.0 counts: some clients have no integers."""
+def count(raw: msgspec.Raw) -> int | None:
+    """A whole number from 1 on, within reason, or None. 1024.0 counts: some clients have no integers."""
     number = scalar(raw, float)
-    return int(number) if number is not None and at_least <= number < _MOST_TOKENS and number.is_integer() else None
+    return int(number) if number is not None and 1 <= number < _MOST_TOKENS and number.is_integer() else None
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from picker.simulation import dialect
 from picker.simulation.answers import CHAT, COMPLETION, Answer, Shape
 from picker.simulation.dialect import ApiError, ChatRequest, CompletionRequest, GenerationRequest
 from picker.simulation.faults import Fault, Faults
-from picker.simulation.kv_publisher import KvPublisher
+from picker.simulation.kv_publisher import BUFFER_STEPS, HWM, KvPublisher
 from picker.simulation.metrics import CONTENT_TYPE, WorkerMetrics
 from picker.simulation.realtime import Busy, RealTimeEngine
 
@@ -190,8 +190,8 @@ class Api:
             "publisher": "zmq",
             "endpoint": publisher.endpoint,
             "replay_endpoint": publisher.replay_endpoint,
-            "buffer_steps": publisher.buffer_steps,
-            "hwm": publisher.hwm,
+            "buffer_steps": BUFFER_STEPS,
+            "hwm": HWM,
             "topic": publisher.topic,
         }
         return JSONResponse({"0": source})

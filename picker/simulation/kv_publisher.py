@@ -22,6 +22,10 @@ import zmq.asyncio
 
 from picker.simulation.kv_cache import BlockRemoved, BlockStored, CacheEvent
 
+BUFFER_STEPS = 10_000
+"""Batches that can be replayed."""
+HWM = 100_000
+"""Batches that wait for a slow subscriber; past these it loses some."""
 _END = b"\xff" * 8
 _RANK = 0
 
@@ -44,31 +48,24 @@ class KvPublisher:
         replay_port: int = 0,
         adapters: Sequence[str] = (),
         kv_format: KvFormat = KvFormat.MAP,
-        buffer_steps: int = 10_000,
-        hwm: int = 100_000,
     ):
-        """Port 0: any free one. `buffer_steps` batches can be replayed; past `hwm` a slow subscriber loses some.
-
-        Raises OSError when a port is taken.
-        """
+        """Port 0: any free one. Raises OSError when a port is taken."""
         self.topic = ""
-        self.buffer_steps = buffer_steps
-        self.hwm = hwm
         self._adapters = {name: number for number, name in enumerate(adapters, start=1)}
         self._encode = _as_map if kv_format is KvFormat.MAP else _as_array
         self._context = zmq.Context()
         self._publisher = self._context.socket(zmq.PUB)
         self._replay = zmq.asyncio.Socket(self._context, zmq.ROUTER)
-        self._publisher.sndhwm = hwm
+        self._publisher.sndhwm = HWM
         # A ROUTER drops what exceeds its limit, and a whole ring may be asked for.
-        self._replay.sndhwm = buffer_steps + 1
+        self._replay.sndhwm = BUFFER_STEPS + 1
         try:
             self.endpoint = _bind(self._publisher, host, port)
             self.replay_endpoint = _bind(self._replay, host, replay_port)
         except OSError:
             self.close()
             raise
-        self._ring: deque[tuple[bytes, bytes]] = deque(maxlen=buffer_steps)
+        self._ring: deque[tuple[bytes, bytes]] = deque(maxlen=BUFFER_STEPS)
         self._next_sequence = 0
 
     def publish(self, events: Sequence[CacheEvent]) -> None:

@@ -17,6 +17,8 @@ from picker.simulation.tether import tethered
 
 _HOST = "127.0.0.1"
 _POLL_S = 0.02
+_START_S = 10.0
+"""How long it may take to answer."""
 
 
 class ValkeyFailed(RuntimeError):
@@ -40,12 +42,11 @@ class ValkeyServer:
     """`async with ValkeyServer() as server: connect(server.url)`.
 
     Listens on a free loopback port, which it keeps over restarts; keeps nothing on disk beyond its life. It can be
-    killed and started again, when it is empty, and frozen and thawed. `start_s` bounds the time it may take to answer.
+    killed and started again, when it is empty, and frozen and thawed.
     """
 
-    def __init__(self, binary: Path | None = None, start_s: float = 10.0):
+    def __init__(self, binary: Path | None = None):
         self._binary = binary or bundled_binary()
-        self._start_s = start_s
         [self._port] = free_ports(1)
         self._process: asyncio.subprocess.Process | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="picker-valkey-")
@@ -79,11 +80,11 @@ class ValkeyServer:
         # In a session of its own: a terminal's Ctrl-C is for us, who end it when all others have gone.
         self._process = await asyncio.create_subprocess_exec(*tethered(command), start_new_session=True)
         try:
-            async with asyncio.timeout(self._start_s):
+            async with asyncio.timeout(_START_S):
                 await self._wait_answer(self._process)
         except TimeoutError:
             await self.kill()
-            raise ValkeyFailed(f"{self!r} did not answer within {self._start_s:g} s{_tail(log)}") from None
+            raise ValkeyFailed(f"{self!r} did not answer within {_START_S:g} s{_tail(log)}") from None
 
     async def kill(self) -> None:
         """Ends the server at once; all it held is lost."""

@@ -85,7 +85,7 @@ async def test_without_redis_a_quota_is_each_pickers_own_and_refuses_nobody_for_
 ) -> None:
     client = connect(redis_server.url, KEYS)
     one, other = Quotas([RATE]), Quotas([RATE])
-    ticks = [QuotaSharing(each, Spending(client, KEYS, deadline_s=0.2)) for each in (one, other)]
+    ticks = [QuotaSharing(each, Spending(client, KEYS)) for each in (one, other)]
 
     async def tick() -> None:
         for each in ticks:
