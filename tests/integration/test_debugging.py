@@ -105,6 +105,23 @@ async def test_who_was_ruled_out_is_told(stack: Operated) -> None:
     assert "cordoned: nobody" in await stack.command("uncordon", "w1")
 
 
+async def test_a_refused_and_a_cancelled_request_are_explained(stack: Operated) -> None:
+    body = {"model": "no-such-model", "prompt": "hi"}
+    async with httpx.AsyncClient(timeout=30) as client:
+        assert (await client.post(f"{stack.url}/v1/completions", json=body)).status_code == 404
+        [refused] = await ended(stack, 1)
+        endless = {"model": MODEL, "prompt": "Tell me a story. " * 20, "max_tokens": 400, "stream": True}
+        async with client.stream("POST", f"{stack.url}/v1/completions", json=endless) as response:
+            async for _ in response.aiter_lines():
+                break
+    text = await stack.command("explain", refused["request_id"])
+    assert "refuse 404 unknown-model" in text and "ruled out by model: 3 (" in text
+    assert "ended: refused, status 404" in text
+    [cancelled] = await ended(stack, 1)
+    text = await stack.command("explain", cancelled["request_id"])
+    assert "ended: cancelled, status 200" in text and f"route to {cancelled['candidates'][0]['worker']}" in text
+
+
 async def test_what_if_of_a_request_gives_the_worker_that_it_then_goes_to(stack: Operated, tmp_path: Path) -> None:
     prompt = "a prompt that one worker has " * 100
     await stack.ask(prompt)
@@ -155,6 +172,20 @@ async def test_envoy_has_the_statistics_that_alerts_are_about(stack: Operated) -
     assert len(wanted) >= 5
     assert {name for name in wanted if f"\n{name}{{" not in told} == set()
     assert 'envoy_cluster_upstream_rq_active_overflow{envoy_cluster_name="picker' in told
+
+
+async def test_a_retried_request_is_explained(stack: Operated) -> None:
+    prompt = "a prompt that is cached on the worker that dies " * 60
+    await stack.ask(prompt)
+    [first] = await ended(stack, 1)
+    number = int(first["candidates"][0]["worker"].removeprefix("w"))
+    stack.workers[number].kill()
+    assert (await stack.ask(prompt)).status_code == 200
+    [retried] = await ended(stack, 1)
+    await stack.restart_worker(number)
+    text = await stack.command("explain", retried["request_id"])
+    assert f"route to w{number}" in text
+    assert f"served by {retried['outcome']['served']}, not the first choice, 2 attempts" in text
 
 
 async def test_the_page_is_served_and_told_the_fleet(stack: Operated) -> None:
