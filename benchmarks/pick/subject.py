@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -50,9 +51,19 @@ class Socket:
 class Subject:
     """One picker with one connection of Envoy's. To be made inside a running event loop."""
 
-    def __init__(self, workers: int, size: int, tokenizers: Mapping[str, ModelTokenizer] | None = None):
+    def __init__(
+        self,
+        workers: int,
+        size: int,
+        tokenizers: Mapping[str, ModelTokenizer] | None = None,
+        view: View | None = None,
+        model: str = MODEL,
+    ):
+        """`size` is that of the bodies. `view` is a fleet that is there already, and `model` what it serves."""
         config = Config()
-        self.view = _fleet(workers)
+        self.view = view or _fleet(workers)
+        self.numbers = count()
+        """Of requests on this connection; each is to be used once."""
         self.metrics = Metrics()
         recorder = Recorder(config.events, "benchmark")
         DecisionMetrics(self.metrics.registry, recorder)
@@ -62,7 +73,7 @@ class Subject:
         budget = ByteBudget(config.limits.max_held_bytes)
         self.service = ExtProcService(self.picker, self.metrics, Settings(), budget, self.picker.turn_away)
         host = Host(http2_limits(config), budget, self.metrics.misbehaved, {METHOD: self.service.open}.get)
-        self._conversations = Conversations(size, MODEL)
+        self._conversations = Conversations(size, model)
         self._socket: Any = Socket()
         self._protocol = GrpcProtocol(host)
         self._protocol.connection_made(self._socket)
