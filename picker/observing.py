@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping
 
 from picker.config import Config
-from picker.events.decided import Asked, Decided, Moment, Seen, exclusions_of
+from picker.events.decided import Asked, Decided, Moment, Seen
 from picker.events.recorder import Recorder
+from picker.events.shortened import exclusions_of
 from picker.extproc.access_log import Outcome
 from picker.extproc.actions import Pick
 from picker.fleet.freeze import freeze

@@ -6,30 +6,21 @@ come from the roster of that moment.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from picker.events.record import Candidate, Outcome, Record, RuledOut, Stages, identifier, shown
+from picker.events.record import Outcome, Record, RuledOut, Stages, identifier, shown
+from picker.events.shortened import Roster, Short, cheapest, is_served, shortened
+from picker.events.trace_context import Span, trace_id_of
 from picker.fleet.facts import WorkerFacts
 from picker.fleet.freeze import Frozen
 from picker.fleet.masks import Bools, Ints
 from picker.requests.model import Dialect, Terms
-from picker.scheduling.decision import Decision, Routed, ruled_out
+from picker.scheduling.decision import Routed
 from picker.scheduling.request import SchedulingRequest
-
-MOST_CANDIDATES = 8
-"""Candidates in a record."""
-
-_MOST_NAMES = 16
-_INT_BYTES = 44
-"""Of a block's hash in a list."""
-
-Roster = Mapping[int, WorkerFacts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +45,6 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTHING = Asked(Terms(), Dialect.UNKNOWN, False, "")
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A decision's place in a trace, as W3C has it: numbers of the trace, of the span above it ("" is none), of our
-    own, and of the one for the worker's part, which is what the worker learns.
-    """
-
-    trace: str
-    parent: str
-    own: str
-    upstream: str
-
-    @property
-    def traceparent(self) -> str:
-        """For the worker."""
-        return f"00-{self.trace}-{self.upstream}-01"
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False):
@@ -244,120 +218,8 @@ class Decided(msgspec.Struct, eq=False, gc=False):
 
     def _of_decision(self) -> Short | None:
         decision = self.decision
-        return shortened(decision, self.roster, _cheapest(decision)) if decision else self._short
+        return shortened(decision, self.roster, cheapest(decision)) if decision else self._short
 
 
 def _between(earlier: float, later: float) -> float:
     return later - earlier if earlier and later else 0.0
-
-
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-
-
-def parsed(traceparent: str) -> tuple[str, str, bool] | None:
-    """Trace, span above, and whether it is sampled, of a W3C `traceparent`; None where it is none."""
-    match = _TRACEPARENT.fullmatch(traceparent)
-    return (match[1], match[2], bool(int(match[3], 16) & 1)) if match else None
-
-
-def trace_id_of(traceparent: str) -> str:
-    """Of a W3C `traceparent`, "" where it is none."""
-    found = parsed(traceparent) if traceparent else None
-    return found[0] if found else ""
-
-
-def kept_bytes(about: SchedulingRequest, decision: Routed) -> int:
-    """Of arrays and of the prompt's blocks, about."""
-    arrays = 8 * (1 + len(decision.terms)) + len(decision.steps)
-    return len(decision.known) * arrays + _INT_BYTES * len(about.chain)
-
-
-def is_served(model: str, roster: Roster) -> bool:
-    """Whether any worker has a model or adapter of this name."""
-    return any(model in facts.models or model in facts.adapters for facts in roster.values())
-
-
-class Short(msgspec.Struct, frozen=True, gc=False):
-    """A decision without its arrays: the cheapest workers of it, as names and endpoints.
-
-    `hits` are theirs, in their order, and `costs` for each of `terms` theirs, one after another.
-    """
-
-    policy: str
-    endpoints: tuple[str, ...]
-    hit_tokens: int
-    best_hit_tokens: int
-    predicted_prefill_s: float
-    is_detour: bool
-    eligible: int
-    ruled_out: tuple[RuledOut, ...]
-    workers: tuple[tuple[str, str], ...]
-    hits: tuple[int, ...]
-    terms: tuple[str, ...]
-    costs: tuple[float, ...]
-
-    def told(self) -> dict[str, Any]:
-        """As fields of a record."""
-        fields = msgspec.structs.asdict(self)
-        for name in ("workers", "hits", "terms", "costs"):
-            del fields[name]
-        return {**fields, "candidates": tuple(map(self._candidate, range(len(self.workers))))}
-
-    def _candidate(self, rank: int) -> Candidate:
-        worker, endpoint = self.workers[rank]
-        costs = self.costs[rank :: len(self.workers)]
-        return Candidate(
-            worker=worker,
-            endpoint=endpoint,
-            cost=round(sum(costs), 6),
-            hit_tokens=self.hits[rank],
-            terms={name: round(cost, 6) for name, cost in zip(self.terms, costs, strict=True)},
-        )
-
-
-def shortened(decision: Routed, roster: Roster, chosen: Sequence[int]) -> Short:
-    """What is known of these slots. In a large fleet each decision comes to this, so it must not cost much."""
-    hits, terms, eligible = decision.hits, decision.terms, int(np.count_nonzero(decision.eligible))
-    is_anybody_out = eligible < int(np.count_nonzero(decision.known))
-    return Short(
-        policy=decision.policy,
-        endpoints=decision.endpoints,
-        hit_tokens=decision.hit_tokens,
-        best_hit_tokens=best_hit_tokens(decision),
-        predicted_prefill_s=round(decision.work_s, 6),
-        is_detour=decision.is_detour,
-        eligible=eligible,
-        ruled_out=exclusions_of(decision, roster) if is_anybody_out else (),
-        workers=tuple([(facts.worker, facts.endpoint) for facts in map(roster.__getitem__, chosen)]),
-        hits=tuple([hits.item(slot) for slot in chosen]),
-        terms=tuple(terms),
-        costs=tuple([values.item(slot) for values in terms.values() for slot in chosen]),
-    )
-
-
-def best_hit_tokens(decision: Routed) -> int:
-    """The most that any worker holds that could have been chosen."""
-    hits = decision.hits
-    # Half the time of max().
-    best = int(hits.item(int(hits.argmax())))
-    return best if best <= decision.hit_tokens else int(hits[decision.eligible].max())
-
-
-def exclusions_of(decision: Decision, roster: Roster) -> tuple[RuledOut, ...]:
-    """Who was ruled out by what, rule by rule in their order."""
-    return tuple(_ruled_out(rule, out, roster) for rule, out in ruled_out(decision.known, decision.steps))
-
-
-def _ruled_out(rule: str, out: Bools, roster: Roster) -> RuledOut:
-    slots = np.flatnonzero(out)
-    names = tuple(roster[slot].worker for slot in slots[:_MOST_NAMES].tolist() if slot in roster)
-    return RuledOut(rule=rule, count=len(slots), workers=names)
-
-
-def _cheapest(decision: Routed) -> list[int]:
-    """The chosen slots in their order, then the next ones by cost."""
-    count = min(MOST_CANDIDATES, int(np.count_nonzero(decision.eligible)))
-    cost = np.where(decision.eligible, sum(decision.terms.values()), np.inf)
-    near = np.argpartition(cost, count - 1)[:count]
-    ranked: list[int] = near[np.argsort(cost[near], kind="stable")].tolist()
-    return list(dict.fromkeys((*decision.slots, *ranked)))[: max(count, len(decision.slots))]

@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from picker.events.decided import Seen, is_served
+from picker.events.decided import Seen
 from picker.events.record import VERSION, shown
+from picker.events.shortened import is_served
 from picker.fleet.facts import WorkerFacts, label_of
 from picker.fleet.freeze import Frozen
 from picker.fleet.masks import Ints

@@ -6,13 +6,17 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from picker.events.decided import NOTHING, Asked, Decided, Moment, Roster, Seen, kept_bytes
+from picker.events.decided import NOTHING, Asked, Decided, Moment, Seen
 from picker.events.record import RuledOut
 from picker.events.ring import Ring
 from picker.events.settings import Events
+from picker.events.shortened import Roster, kept_bytes
 from picker.fleet.inflight import Booking
 from picker.scheduling.decision import Routed
 from picker.scheduling.request import SchedulingRequest
+
+_BY_US = "picker:"
+"""With this begin the details of answers that `picker.extproc.wire` has Envoy give: the request had to give way."""
 
 Listener = Callable[[Decided], None]
 
@@ -173,13 +177,21 @@ class Recorder:
 
 
 def _complete(decided: Decided, logged: Logged) -> None:
-    if logged.is_cancelled:
-        decided.end = "cancelled"
-    elif logged.status >= 500 or logged.is_broken:
-        decided.end = "failed"
+    decided.end = _logged_end(decided.end, logged)
     decided.answer = logged.status or decided.answer
     decided.served = logged.served or decided.served
     decided.learn(attempts=logged.attempts, details=logged.details or "logged")
+
+
+def _logged_end(before: str, logged: Logged) -> str:
+    """`before` is what the stream has told, which may have ended early for several reasons."""
+    if logged.is_cancelled:
+        return "cancelled"
+    if logged.status >= 500 or logged.is_broken:
+        return "failed"
+    if logged.details.startswith(_BY_US):
+        return "refused"
+    return "answered" if before == "cancelled" and logged.status else before
 
 
 def _end_of(status: int, is_unfinished: bool) -> str:

@@ -18,8 +18,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from picker.events.decided import Decided, Roster, best_hit_tokens, is_served
+from picker.events.decided import Decided
 from picker.events.recorder import Recorder
+from picker.events.shortened import Roster, best_hit_tokens, is_served
 from picker.scheduling.decision import Routed
 from picker.telemetry.labels import OTHER
 from picker.telemetry.tallies import CounterTally, HistogramTally

@@ -22,9 +22,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from picker.events.decided import Decided, Span, parsed
+from picker.events.decided import Decided
 from picker.events.record import Record
 from picker.events.recorder import Recorder
+from picker.events.trace_context import Span, parsed
 from picker.telemetry.trace_settings import Traces
 
 if TYPE_CHECKING:

@@ -124,7 +124,7 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     },
     **{
         f"events.{module}": ("grpc", "redis", "asyncio", "time", "random")
-        for module in ("decided", "inputs", "record", "ring", "settings")
+        for module in ("decided", "inputs", "record", "ring", "settings", "shortened", "trace_context")
     },
     "events": ("grpc",),
     "agent": ("grpc",),

@@ -95,6 +95,23 @@ async def test_a_response_that_breaks_off_was_cancelled_unless_envoys_log_knows_
     assert rig.last.outcome.end == "failed"
 
 
+@pytest.mark.parametrize(
+    ("logged", "end"),
+    [
+        (Logged(429, 1, (), "", "r1", details="picker:preempted"), "refused"),
+        (Logged(200, 1, (), "", "r1", details="via_upstream"), "answered"),
+        (Logged(0, 0, (), "", "r1"), "cancelled"),
+        (Logged(503, 1, (), "", "r1"), "failed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.details,
+)
+async def test_why_a_stream_ended_without_an_answer_is_what_envoys_log_says(rig: Rig, logged: Logged, end: str) -> None:
+    answer = await rig.pick()
+    rig.picker.release(answer.placement)
+    rig.recorder.logged(logged)
+    assert rig.last.outcome.end == end
+
+
 async def test_the_stages_of_a_request_are_told_from_its_headers_to_the_answer(rig: Rig) -> None:
     body = json.dumps({"model": "llama", "prompt": PROMPT}).encode()
     began_at = time.monotonic() - 1.5
