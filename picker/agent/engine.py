@@ -73,6 +73,12 @@ class EngineStatus:
     kv_capacity_tokens: int = 0
     is_paused: bool = False
 
+    @property
+    def is_mute(self) -> bool:
+        """Whether it is there and nothing could be read in time, as from one whose API server is busy with prompts."""
+        is_unread = self.metrics is None and self.models is None
+        return is_unread and self.reach in (Reach.SILENT, Reach.UP)
+
 
 class _Model(msgspec.Struct):
     id: str

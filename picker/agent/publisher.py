@@ -104,6 +104,7 @@ class Publisher:
         self._beat = 0
         self._needs_record = False
         self._is_fenced = False
+        self._is_relieved = False
         self._schedule = Schedule(
             coalesce_s=settings.coalesce_s,
             load_interval_s=settings.load_interval_s,
@@ -168,6 +169,10 @@ class Publisher:
         self._outbox.clear()
         self._note_pending()
 
+    def relieve(self) -> None:
+        """The worker goes on when this ends: another agent is expected, and nothing is said at the end."""
+        self._is_relieved = True
+
     def statistics(self) -> PublisherStatistics:
         """Named numbers for metrics and tests."""
         return PublisherStatistics(
@@ -183,7 +188,10 @@ class Publisher:
     # The way to Redis.
 
     async def run(self) -> None:
-        """Writes until cancelled, and then says, if that can be done quickly, that the worker is draining."""
+        """Writes until cancelled, and then says, if that can be done quickly, that the worker is draining.
+
+        Not after `relieve`.
+        """
         try:
             while True:
                 await self._wait_due()
@@ -302,7 +310,7 @@ class Publisher:
             _log.info("worker_taken_back", worker=self._worker)
 
     async def _say_farewell(self) -> None:
-        if self._record is None or self._is_fenced:
+        if self._record is None or self._is_fenced or self._is_relieved:
             return
         self._record = msgspec.structs.replace(self._record, state=WorkerState.DRAINING)
         self._facts += 1

@@ -67,7 +67,10 @@ class Agent:
         return {name: each.agent.statistics() for name, each in [*self._watched.items()] if each.agent}
 
     async def run(self) -> None:
-        """Until cancelled, or the process gets SIGTERM; then all workers are published as draining.
+        """Until cancelled, or the process gets SIGTERM.
+
+        Then a server that was given by name, alone, is published as draining: this agent is a sidecar, which ends with
+        it. Others go on without us, and nothing is said: the next agent takes over, or their lease ends.
 
         Raises ConfigError for what shows only now.
         """
@@ -100,6 +103,10 @@ class Agent:
             return lambda: None
 
     def _end(self, others: Iterable[asyncio.Task[None]]) -> None:
+        is_sidecar = len({worker.url for worker in self._config.workers}) == 1
+        for each in self._watched.values():
+            if each.agent and not is_sidecar:
+                each.agent.relieve()
         for task in (*others, *(each.task for each in self._watched.values())):
             task.cancel()
 

@@ -41,6 +41,7 @@ class AgentSettings:
     """What operators need not set. `max_blocks`: engine blocks followed for each worker (docs/engines.md: bytes each).
 
     `report_fresh_s`: so long a load report of the engine's own counts; SGLang repeats one each second.
+    `first_look_s`: so long an agent that begins waits for an engine to say anything; pickers remember workers as long.
     `offer_tokenizer_s`, `renew_tokenizer_s`: how soon its tokenizer is offered, and how often that is renewed.
     """
 
@@ -48,6 +49,7 @@ class AgentSettings:
     restart_pause_s: float = 1.0
     tolerated_timeouts: int = 1
     report_fresh_s: float = 3.0
+    first_look_s: float = 30.0
     offer_tokenizer_s: float = 1.0
     renew_tokenizer_s: float = 300.0
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -144,13 +146,26 @@ class WorkerAgent:
         async with asyncio.TaskGroup() as tasks:
             # Nothing is said before the first look: an agent that comes back would call a worker that serves unready,
             # and one that has many would take the whole pool away for a moment.
-            self._observe(await self._engine.probe(), tasks)
+            self._observe(await self._first_look(probe_interval_s), tasks)
             tasks.create_task(self._publisher.run())
             if self._offers is not None:
                 tasks.create_task(self._tokenizer.offer(self._offers))
             while True:
                 await asyncio.sleep(probe_interval_s)
                 self._observe(await self._engine.probe(), tasks)
+
+    async def _first_look(self, probe_interval_s: float) -> EngineStatus:
+        """The first one that says anything. Until then what an agent before us has said holds."""
+        over_at = time.monotonic() + self._settings.first_look_s
+        while True:
+            status = await self._engine.probe()
+            if not status.is_mute or time.monotonic() >= over_at:
+                return status
+            await asyncio.sleep(probe_interval_s)
+
+    def relieve(self) -> None:
+        """This agent ends and the worker does not."""
+        self._publisher.relieve()
 
     def drain(self, is_draining: bool) -> None:
         """Whether the worker gets no new requests; those that it has it keeps."""

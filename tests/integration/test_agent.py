@@ -263,6 +263,40 @@ async def test_sigterm_ends_the_agent_and_leaves_its_workers_draining(
         assert await Rig(running, redis).state("w0") is WorkerState.DRAINING
 
 
+async def test_sigterm_of_an_agent_of_several_servers_leaves_them_as_they_are(
+    redis_server: ValkeyServer, worker: SimulatedWorker
+) -> None:
+    nobody = WorkerConfig(url="http://127.0.0.1:1", name="w1")
+    config = AgentConfig(redis=redis_server.url, workers=[config_of(worker), nobody], probe_interval_s=0.05, listen="")
+    running = Agent(config)
+    async with Redis.from_url(redis_server.url) as redis, asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(running.run())
+        await until(ready(Rig(running, redis)))
+        os.kill(os.getpid(), signal.SIGTERM)
+        await task
+        assert await Rig(running, redis).state("w0") is WorkerState.READY
+
+
+async def test_an_agent_that_begins_says_nothing_of_an_engine_that_is_too_busy_to_answer(
+    redis_server: ValkeyServer,
+) -> None:
+    asked = 0
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(mute, "127.0.0.1", 0)
+    config = WorkerConfig(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", name="w0")
+    async with agent(redis_server, config) as rig:
+        # Each look asks for two pages.
+        await until(lambda: asked >= 4)
+        assert not await rig.redis.exists(KEYS.worker("w0"))
+    server.close()
+
+
 # -- probing an HTTP server that misbehaves ----------------------------------------------------------------------
 
 

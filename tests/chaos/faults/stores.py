@@ -63,8 +63,13 @@ async def loads(rig: Rig) -> AsyncIterator[None]:
         )
     loading = asyncio.ensure_future(primary.ask("DEBUG", "RELOAD"))
     yield
-    await loading
-    await primary.ask("CONFIG", "SET", "key-load-delay", 0)
+    try:
+        await loading
+        await primary.ask("CONFIG", "SET", "key-load-delay", 0)
+    except RedisError:
+        # A reload that does not come to its end ends the server.
+        primary.process.kill()
+        await revive(primary, rig.redis)
 
 
 @fault("Redis", "Redis emptied", "agents publish again")
