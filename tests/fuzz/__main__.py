@@ -42,7 +42,7 @@ def main(
     minutes: Annotated[float, typer.Option(help="For all targets together.")] = 10.0,
     target: Annotated[list[str] | None, typer.Option(help="By name; all by default.")] = None,
     write: Annotated[Path | None, typer.Option(help="Put the table into this page.", dir_okay=False)] = None,
-    keeps: Annotated[bool, typer.Option("--keep", help="What covers most goes into tests/fuzz/corpus.")] = False,
+    keeps: Annotated[bool, typer.Option("--keep", help="What covers more goes into tests/fuzz/corpus.")] = False,
 ) -> None:
     """Feeds random bytes to each target for its share of the time."""
     names = target or list(TARGETS)
@@ -54,7 +54,7 @@ def main(
             corpus = Path(folder) / name
             one = _guided(name, seconds, corpus) if has_atheris else _random(name, TARGETS[name], seconds)
             if keeps and has_atheris:
-                keep(name, _smallest(name, corpus, Path(folder) / f"{name}-smallest"))
+                keep(name, (file.read_bytes() for file in corpus.iterdir()))
             typer.echo(f"{one.name}: {one.executed} inputs, {one.covered} edges {one.defect}")
             found.append(one)
     page = _page(found, minutes, "atheris" if has_atheris else "Hypothesis")
@@ -68,23 +68,12 @@ def _guided(name: str, seconds: int, corpus: Path) -> Found:
     corpus.mkdir()
     for number, data in enumerate((*TARGETS[name].seeds, *kept(name))):
         (corpus / f"seed-{number}").write_bytes(data)
-    done = _fuzz(name, corpus, f"-max_total_time={seconds}")
+    command = [sys.executable, "-m", "tests.fuzz.one", name, str(corpus), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     said = done.stdout + done.stderr
     executed, covered = _EXECUTED.search(said), _COVERED.findall(said)
     defect = "" if done.returncode == 0 else said[-3000:]
     return Found(name, int(executed[1]) if executed else 0, int(covered[-1]) if covered else 0, defect)
-
-
-def _smallest(name: str, corpus: Path, into: Path) -> list[bytes]:
-    """As few inputs as cover what the corpus does."""
-    into.mkdir()
-    _fuzz(name, into, "-merge=1", str(corpus))
-    return [file.read_bytes() for file in into.iterdir()]
-
-
-def _fuzz(name: str, corpus: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.fuzz.one", name, str(corpus), *options]
-    return subprocess.run(command, capture_output=True, text=True, errors="replace")
 
 
 def _random(name: str, target: Target, seconds: int) -> Found:
