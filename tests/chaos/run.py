@@ -12,7 +12,6 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from picker.simulation.process import DidNotStart
 from picker.simulation.stack import Plan
 from tests.chaos.faults import FAULTS, Rig
 from tests.chaos.harness import Clocks, Harness, Names
@@ -65,8 +64,11 @@ async def rig(shape: str, folder: Path, **picker: Any) -> AsyncIterator[Rig]:
 
 
 async def suffer(rig: Rig, shape: str, faults: Sequence[str], per_s: float = PER_S) -> Verdict:
-    """These faults at the same time, under load, then mended. One that cannot be mended leaves nothing whole."""
-    fates = Fates()
+    """These faults at the same time, under load, then mended. One that cannot be mended leaves nothing whole.
+
+    Raises DidNotStart, in groups.
+    """
+    fates, recovered_s = Fates(), math.inf
     try:
         async with load(rig.stack.url, per_s, fates):
             await asyncio.sleep(_BEFORE_S)
@@ -76,6 +78,7 @@ async def suffer(rig: Rig, shape: str, faults: Sequence[str], per_s: float = PER
                 await asyncio.sleep(_FAULT_S)
             recovered_s = await seconds_to_recover(rig.stack)
             await asyncio.sleep(_BEFORE_S)
-        return Verdict(shape, tuple(faults), fates, recovered_s, await wrong_predictions(rig.stack))
-    except (DidNotStart, RedisError, OSError, ExceptionGroup) as error:
-        return Verdict(shape, tuple(faults), fates, math.inf, [repr(error)])
+        wrong = await wrong_predictions(rig.stack)
+    except* (RedisError, OSError) as errors:
+        wrong = [repr(errors)]
+    return Verdict(shape, tuple(faults), fates, recovered_s, wrong)

@@ -9,6 +9,13 @@ from tests.chaos.faults import FAULTS
 from tests.chaos.run import Verdict
 
 
+def runs_of(verdicts: Sequence[Verdict]) -> str:
+    """How often each fault was had with each shape."""
+    counts = set(Counter((verdict.shape, verdict.faults) for verdict in verdicts).values())
+    least, most = min(counts), max(counts)
+    return f"{least} runs" if least == most else f"{least} to {most} runs"
+
+
 def table(verdicts: Sequence[Verdict]) -> str:
     """Runs of the same fault are added up; of the times, the longest counts."""
     shapes = list(dict.fromkeys(verdict.shape for verdict in verdicts))

@@ -17,7 +17,7 @@ from tests.chaos.harness import Clocks, Machine, Names
 from tests.chaos.judge import Fates, _difference
 from tests.chaos.kv_relay import KvRelay
 from tests.chaos.run import Verdict
-from tests.chaos.table import table
+from tests.chaos.table import runs_of, table
 from tests.integration.relay import relay
 
 BATCHES = [[b"topic", number.to_bytes(8, "big"), b"payload"] for number in range(200)]
@@ -120,6 +120,7 @@ def test_the_table_adds_up_runs_and_hides_nothing() -> None:
     row = table(runs).splitlines()[-1]
     assert "16 of 20, 2 refused (no-worker-ready), 1 broke off, 1 lost, 2.0 s" in row
     assert "5 of 5, 0 lost, inf s, 1 predicted wrong" in row
+    assert runs_of(runs) == "1 to 2 runs"
     assert [run.is_well for run in runs] == [True, False, False]
 
 

@@ -47,6 +47,8 @@ class Relay:
     def reset(self) -> None:
         """What is open now ends with RST, at both ends."""
         for writer in self._writers:
+            if writer.transport.is_closing():
+                continue
             at_once = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
             writer.transport.abort()

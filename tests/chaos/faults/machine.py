@@ -22,7 +22,7 @@ async def _limited(processes: Sequence[Process], what: int, to: int) -> AsyncIte
             resource.prlimit(process.pid, what, limits)
 
 
-@fault("picker", "pickers' configuration wrong", "the old one stays")
+@fault("picker", "pickers' configuration wrong", "the old one stays", once=True)
 async def configuration_wrong(rig: Rig) -> AsyncIterator[None]:
     files = [rig.stack.folder / f"picker-{number}.yaml" for number in range(len(rig.stack.pickers))]
     right = [file.read_text() for file in files]
@@ -33,7 +33,7 @@ async def configuration_wrong(rig: Rig) -> AsyncIterator[None]:
         file.write_text(text)
 
 
-@fault("picker", "tokenizer's files gone", "they were read at the start; a reload is refused")
+@fault("picker", "tokenizer's files gone", "they were read at the start; a reload is refused", once=True)
 async def tokenizer_gone(rig: Rig) -> AsyncIterator[None]:
     aside = rig.stack.tokenizer.rename(rig.stack.tokenizer.with_suffix(".gone"))
     for number in range(len(rig.stack.pickers)):
@@ -47,25 +47,25 @@ async def tokenizer_gone(rig: Rig) -> AsyncIterator[None]:
 _FEW = 8
 
 
-@fault("picker", "pickers out of descriptors", "what is open goes on")
+@fault("picker", "pickers out of descriptors", "what is open goes on", once=True)
 async def pickers_without_descriptors(rig: Rig) -> AsyncIterator[None]:
     async with _limited(rig.stack.pickers, resource.RLIMIT_NOFILE, _FEW):
         yield
 
 
-@fault("agent", "agent out of descriptors", "what is open goes on; then as if it were silent")
+@fault("agent", "agent out of descriptors", "what is open goes on; then as if it were silent", once=True)
 async def agent_without_descriptors(rig: Rig) -> AsyncIterator[None]:
     async with _limited([rig.stack.agent], resource.RLIMIT_NOFILE, _FEW):
         yield
 
 
-@fault("picker", "pickers' disk full", "decisions and lines of the log are lost, nothing else")
+@fault("picker", "pickers' disk full", "decisions and lines of the log are lost, nothing else", once=True)
 async def pickers_disk_full(rig: Rig) -> AsyncIterator[None]:
     async with _limited(rig.stack.pickers, resource.RLIMIT_FSIZE, 0):
         yield
 
 
-@fault("agent", "agent's disk full", "lines of its log are lost, nothing else")
+@fault("agent", "agent's disk full", "lines of its log are lost, nothing else", once=True)
 async def agents_disk_full(rig: Rig) -> AsyncIterator[None]:
     async with _limited([rig.stack.agent], resource.RLIMIT_FSIZE, 0):
         yield
@@ -76,7 +76,7 @@ def _address_space(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-@fault("picker", "one of two pickers out of memory", "if it dies of it, Envoy asks the other")
+@fault("picker", "one of two pickers out of memory", "if it dies of it, Envoy asks the other", once=True)
 async def picker_without_memory(rig: Rig) -> AsyncIterator[None]:
     picker = rig.stack.pickers[0]
     async with _limited([picker], resource.RLIMIT_AS, _address_space(picker.pid)):
@@ -109,7 +109,7 @@ def _clock(whose: str, files: Sequence[str], by: str, where: str, says: str) -> 
         return rig.clocks is not None and set(files) <= rig.clocks.parts
 
     name = f"{whose} jump {where}"
-    FAULTS[name] = Fault(name, "clock", says, on, can)
+    FAULTS[name] = Fault(name, "clock", says, on, can, once=False)
 
 
 for _by, _where in (("+3600", "an hour ahead"), ("-3600", "an hour back")):

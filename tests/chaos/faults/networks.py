@@ -91,7 +91,7 @@ def _register(way: str, kind: str, make: _On, says: str) -> None:
 
     name = f"network to {way} {kind}"
     part = "Redis" if way == "Redis" else "network"
-    FAULTS[name] = Fault(name, part, says, on, lambda rig: _WAYS[way](rig) is not None)
+    FAULTS[name] = Fault(name, part, says, on, lambda rig: _WAYS[way](rig) is not None, once=way != "Redis")
 
 
 for (_way, _kind), (_make, _says) in _FAULTS.items():

@@ -30,7 +30,7 @@ class Rig:
 class Fault:
     """`on` is a block within which it is on, and mended at its end. `part` is what it befalls: one fault at a time.
 
-    `says` is what the design promises. `can` tells whether a rig can have it.
+    `says` is what the design promises. `can` tells whether a rig can have it, `once` that no shape of Redis changes it.
     """
 
     name: str
@@ -38,11 +38,7 @@ class Fault:
     says: str
     on: Callable[[Rig], AbstractAsyncContextManager[None]]
     can: Callable[[Rig], bool]
-
-    @property
-    def has_to_do_with_redis(self) -> bool:
-        """Whether it may end otherwise with another shape of Redis."""
-        return self.part not in ("worker", "events", "network", "Envoy")
+    once: bool
 
 
 FAULTS: dict[str, Fault] = {}
@@ -50,11 +46,18 @@ FAULTS: dict[str, Fault] = {}
 _Make = Callable[[Rig], AsyncIterator[None]]
 
 
-def fault(part: str, name: str, says: str, can: Callable[[Rig], bool] = lambda _: True) -> Callable[[_Make], _Make]:
+def _always(_: Rig) -> bool:
+    return True
+
+
+def fault(
+    part: str, name: str, says: str, can: Callable[[Rig], bool] = _always, *, once: bool = False
+) -> Callable[[_Make], _Make]:
     """Registers a generator that yields once, while its fault is on."""
 
     def register(make: _Make) -> _Make:
-        FAULTS[name] = Fault(name, part, says, asynccontextmanager(make), can)
+        is_once = once or part in ("worker", "events", "Envoy")
+        FAULTS[name] = Fault(name, part, says, asynccontextmanager(make), can, is_once)
         return make
 
     return register
