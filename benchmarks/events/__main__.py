@@ -31,6 +31,7 @@ from picker.picking import Picker
 from picker.prompts.reader import PromptReader, Rung
 from picker.redisview.records import WorkerRecord, WorkerState
 from picker.replaying import deciding
+from picker.scheduling.policies import expected_delay
 from picker.telemetry.decisions import DecisionMetrics
 from picker.telemetry.metrics import Metrics
 from picker.telemetry.trace_settings import Traces
@@ -45,7 +46,7 @@ _NOWHERE = "http://127.0.0.1:1"
 
 @dataclass(frozen=True)
 class Contender:
-    """What is on. `is_default`: what `picker serve` does without further settings."""
+    """What is on."""
 
     name: str
     ring: bool = True
@@ -55,10 +56,11 @@ class Contender:
     traces: bool = False
 
 
+DEFAULT = Contender("ring and metrics (default)")
 CONTENDERS = (
     Contender("nothing", ring=False, metrics=False),
     Contender("ring", metrics=False),
-    Contender("ring and metrics (default)"),
+    DEFAULT,
     Contender("and a file of decisions", file=True),
     Contender("and what they saw (replayable)", file=True, replayable=True),
     Contender("and a trace of each tenth", traces=True),
@@ -108,10 +110,10 @@ class Uncounted(Metrics):
 class Subject:
     """A picker with some of it on, and its own fleet."""
 
-    def __init__(self, workers: int, contender: Contender, path: str):
+    def __init__(self, workers: int, contender: Contender, path: str, policy: str = expected_delay.NAME):
         file = path if contender.file else None
         events = Events(ring=10_000 if contender.ring else 0, file=file, replayable=contender.replayable)
-        config = Config(events=events)
+        config = Config(events=events, policy=policy)
         self.view = _fleet(workers)
         self.metrics = Metrics() if contender.metrics else Uncounted()
         recorder = Recorder(events, "benchmark")
@@ -159,15 +161,19 @@ async def _measure(workers: int, requests: int, rounds: int) -> list[Row]:
     return [Row(workers, c.name, median(t), m) for c, t, m in zip(CONTENDERS, found, more, strict=True)]
 
 
-def _scrape(view: View, workers: int) -> Scrape:
-    metrics = Metrics()
-    columns = take(view, time.monotonic(), workers)
-    metrics.add_lines(lambda: lines(columns))
+async def _scrape(workers: int) -> Scrape:
+    """Of a picker that has placed requests on all of them."""
+    subject = Subject(workers, DEFAULT, "", policy="round-robin")
+    await subject.requests(workers)
+    columns = take(subject.view, time.monotonic(), workers)
+    subject.metrics.add_lines(lambda: lines(columns))
     times = []
     for _ in range(20):
+        await subject.requests(10)
         started = time.thread_time()
-        body, _ = metrics.exposition("")
+        body, _ = subject.metrics.exposition("")
         times.append(1000 * (time.thread_time() - started))
+    subject.close()
     return Scrape(workers, median(times), len(body))
 
 
@@ -180,7 +186,7 @@ def main(
     # Short rounds, and many: of the differences within each the median stays when the machine does something else.
     requests, rounds = (64, 10) if quick else (64, 200)
     rows = [row for workers in WORKERS for row in asyncio.run(_measure(workers, requests, rounds))]
-    scrapes = [_scrape(_fleet(workers), workers) for workers in WORKERS]
+    scrapes = [asyncio.run(_scrape(workers)) for workers in WORKERS]
     console.print(_table(rows))
     for scrape in scrapes:
         size = f"{scrape.bytes / 1024:.0f} KiB"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.events.__main__ import CONTENDERS, _fleet, _measure, _scrape
+from benchmarks.events.__main__ import CONTENDERS, _measure, _scrape
 
 
 async def test_each_contender_is_measured_beside_the_plain_one() -> None:
@@ -13,6 +13,6 @@ async def test_each_contender_is_measured_beside_the_plain_one() -> None:
     assert rows[0].more_us == 0 and all(row.request_us > 0 for row in rows)
 
 
-def test_a_scrape_grows_with_the_fleet() -> None:
-    small, large = (_scrape(_fleet(workers), workers) for workers in (4, 40))
+async def test_a_scrape_grows_with_the_fleet() -> None:
+    small, large = [await _scrape(workers) for workers in (4, 40)]
     assert large.bytes > small.bytes > 0

@@ -57,6 +57,14 @@ async def test_each_decision_counts_whatever_the_ring_keeps(events: dict[str, in
     assert rig.counted.running["llama"] == 0
 
 
+async def test_no_pick_waits_for_a_scrape() -> None:
+    rig = Counted()
+    with rig.counted._counting:  # a scrape that is at it
+        await rig.answer(200)
+    rig.picker.close()
+    assert rig.scrape("picker_routed_requests_total") == {("llama", "", ""): 200}
+
+
 async def test_what_is_under_way_counts_as_running() -> None:
     rig = Counted()
     placements = [(await rig.pick(f"r{number}")).placement for number in range(3)]
