@@ -40,11 +40,12 @@ from picker.scheduling.decision import Reason, Refused
 from picker.simulation.valkey import ValkeyServer
 from picker.telemetry.metrics import Metrics
 from tests.integration.engine_doubles import serving, sglang_pages
-from tests.integration.test_agent import agent, ready, until
+from tests.integration.test_agent import agent, ready
 from tests.integration.test_agent_discovery import cluster, following
 from tests.integration.test_serve import config, health, serve
 from tests.unit.fleets import Load, Worker, endpoint, fleet
 from tests.unit.test_decide import DELAY, MODEL, request, route, send
+from tests.waiting import until
 
 A, B, C = 0, 1, 2
 MODELS = Models(("m",))

@@ -37,9 +37,10 @@ from picker.requests.read import read_request
 from picker.scheduling.disaggregation import Disaggregation
 from picker.telemetry.metrics import Metrics
 from tests import tiny_models
-from tests.integration.test_agent_subscriber import Log, Publisher, connected, running, subscriber, until
+from tests.integration.test_agent_subscriber import Log, Publisher, connected, running, subscriber
 from tests.unit.fleets import Worker, endpoint, fleet
 from tests.unit.test_decide import request, route, send
+from tests.waiting import until
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 EXACT = PromptReader({"llama": tiny_models.load("chatml")})

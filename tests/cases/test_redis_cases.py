@@ -31,10 +31,11 @@ from tests.integration import redis_servers
 from tests.integration.redis_servers import BINARIES
 from tests.integration.relay import Relay, relay
 from tests.integration.test_redis_deployments import mirrored, pool_at
-from tests.integration.test_redis_view import Picker, Pool, record, until, until_keys
+from tests.integration.test_redis_view import Picker, Pool, record, until_keys
 from tests.integration.test_serve import config, is_alive, serve
 from tests.integration.test_sharing import picker as sharing_picker
 from tests.integration.traffic import until as until_async
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.integration.test_agent import until
+from tests.waiting import until
 
 PODS = "pods"
 V1 = "inference.networking.k8s.io/v1"

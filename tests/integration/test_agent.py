@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,6 +26,7 @@ from picker.redisview.keys import Keys
 from picker.redisview.records import KvEvent, KvOp, LoadRecord, Snapshot, WorkerRecord, WorkerState
 from picker.simulation.valkey import ValkeyServer
 from picker.simulation.worker import Settings, SimulatedWorker
+from tests.waiting import until
 
 MODEL = "tiny-llama"
 KEYS = Keys("default")
@@ -69,17 +69,6 @@ class Rig:
     async def load(self, name: str) -> LoadRecord | None:
         data = await self.redis.hget(KEYS.load, name)  # type: ignore[misc]
         return LoadRecord.unpack(data) if data else None
-
-
-async def until(condition: Callable[[], Any], within_s: float = 20.0) -> None:
-    """`condition` may be a coroutine function."""
-    deadline = time.monotonic() + within_s
-    while True:
-        outcome = condition()
-        if await outcome if asyncio.iscoroutine(outcome) else outcome:
-            return
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

@@ -23,7 +23,8 @@ from picker.simulation.process import free_ports
 from picker.simulation.valkey import ValkeyServer
 from tests.integration.engine_doubles import serving, sglang_pages
 from tests.integration.kubernetes_api import ApiServer, serving_api
-from tests.integration.test_agent import Rig, agent, ready, until
+from tests.integration.test_agent import Rig, agent, ready
+from tests.waiting import until
 
 # -- a file --------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ from picker.redisview.records import LoadRecord, WorkerState
 from picker.simulation.process import free_ports
 from picker.simulation.valkey import ValkeyServer
 from tests.integration.engine_doubles import Events, Pages, serving, sglang_pages, sglang_store, trtllm_pages
-from tests.integration.test_agent import Rig, agent, ready, until
+from tests.integration.test_agent import Rig, agent, ready
+from tests.waiting import until
 
 TOKENS = [n * 7 % 1990 + 5 for n in range(200)]
 BLOCKS = set(chain.index_blocks(chain.scope("m"), TOKENS))

@@ -31,7 +31,7 @@ from picker.prompts import chain
 from picker.redisview.keys import Keys
 from picker.simulation.valkey import ValkeyServer
 from tests.integration.engine_doubles import Pages, serving
-from tests.integration.test_agent import until
+from tests.waiting import until
 
 MODEL = "m"
 SIZE = 32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ import zmq.asyncio
 
 from picker.agent.events import Batch, Removed
 from picker.agent.subscriber import Order, Place, Statistics, Subscriber, SubscriberSettings
+from tests.waiting import until
 
 END = (-1).to_bytes(8, "big", signed=True)
 QUICK = SubscriberSettings(reply_timeout_s=0.3, recheck_s=0.2, recheck_max_s=0.4)
@@ -127,13 +127,6 @@ async def running(*coroutines: Any) -> AsyncIterator[None]:
         yield
         for task in started:
             task.cancel()
-
-
-async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        await asyncio.sleep(0.01)
-        assert time.monotonic() < deadline
 
 
 def subscriber(

@@ -22,8 +22,9 @@ from picker.redisview.tokenizers import TTL_S, TokenizerStore
 from picker.requests.model import ChatPrompt
 from picker.simulation.valkey import ValkeyServer
 from picker.simulation.worker import SimulatedWorker
-from tests.integration.test_agent import KEYS, MODEL, agent, config_of, until, worker
+from tests.integration.test_agent import KEYS, MODEL, agent, config_of, worker
 from tests.unit.test_model_files import cached
+from tests.waiting import until
 
 __all__ = ["worker"]
 

@@ -1,23 +1,18 @@
 """The benchmark of what ext_proc adds runs, and its figures are of requests that went as meant. Never how fast."""
 
-import asyncio
 import math
-import signal
-import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
-_ROOT = Path(__file__).parents[2]
+from tests.integration.benchmark_runs import figures
+
 _LABELS = ["none", "bare", "picker, grpcio", "picker", "picker, tokens", "picker, full duplex"]
 
 
 @pytest.mark.envoy
 async def test_a_tiny_run_measures_every_contender_without_a_failed_request(tmp_path: Path) -> None:
-    path = tmp_path / "found.json"
-    await _run("--size", "2", "--rounds", "2", "--seconds", "0.3", "--rate", "60", "--json", str(path))
-    found = msgspec.json.decode(path.read_bytes())
+    found = await figures("extproc", tmp_path, "--size", "2", "--rounds", "2", "--seconds", "0.3", "--rate", "60")
     rows = found["rows"]
     assert [row["contender"] for row in rows] == _LABELS
     assert {row["body_bytes"] for row in rows} == {2048}
@@ -31,9 +26,8 @@ async def test_a_tiny_run_measures_every_contender_without_a_failed_request(tmp_
 
 @pytest.mark.envoy
 async def test_the_modes_stand_side_by_side(tmp_path: Path) -> None:
-    path = tmp_path / "found.json"
-    await _run("--modes", "--size", "2", "--rounds", "1", "--seconds", "0.3", "--rate", "60", "--json", str(path))
-    rows = msgspec.json.decode(path.read_bytes())["rows"]
+    arguments = ("--modes", "--size", "2", "--rounds", "1", "--seconds", "0.3", "--rate", "60")
+    rows = (await figures("extproc", tmp_path, *arguments))["rows"]
     assert [row["contender"] for row in rows] == [
         "none",
         "bare",
@@ -45,18 +39,3 @@ async def test_the_modes_stand_side_by_side(tmp_path: Path) -> None:
         "full duplex both ways",
     ]
     assert all(row["requests"] > 0 and row["failures"] == 0 for row in rows)
-
-
-async def _run(*arguments: str) -> None:
-    command = (sys.executable, "-m", "benchmarks.extproc", *arguments)
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), 100)
-    finally:
-        if process.returncode is None:
-            # An interrupt, so that it stops what it has started.
-            process.send_signal(signal.SIGINT)
-            await process.wait()
-    assert process.returncode == 0, output.decode()

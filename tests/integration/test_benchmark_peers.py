@@ -2,25 +2,20 @@
 
 import asyncio
 import math
-import signal
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from benchmarks.common.closed import Task, run
 from benchmarks.peers.fronts import PICKERS, ROUTERS
 from picker.simulation.process import Process, free_ports
-
-_ROOT = Path(__file__).parents[2]
+from tests.integration.benchmark_runs import figures
 
 
 @pytest.mark.envoy
 async def test_a_tiny_run_measures_every_front_that_is_installed_without_a_failed_request(tmp_path: Path) -> None:
-    path = tmp_path / "found.json"
-    await _run("--size", "2", "--rounds", "1", "--seconds", "0.3", "--rate", "60", "--json", str(path))
-    found = msgspec.json.decode(path.read_bytes())
+    found = await figures("peers", tmp_path, "--size", "2", "--rounds", "1", "--seconds", "0.3", "--rate", "60")
     routers = [router.label for router in ROUTERS if router.version]
     labels = [*PICKERS, *routers]
     assert [(row["load"], row["front"]) for row in found["rows"]] == [
@@ -67,18 +62,3 @@ async def _listens(port: int) -> bool:
         return False
     writer.close()
     return True
-
-
-async def _run(*arguments: str) -> None:
-    command = (sys.executable, "-m", "benchmarks.peers", *arguments)
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), 100)
-    finally:
-        if process.returncode is None:
-            # An interrupt, so that it stops what it has started.
-            process.send_signal(signal.SIGINT)
-            await process.wait()
-    assert process.returncode == 0, output.decode()

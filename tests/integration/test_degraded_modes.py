@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ from picker.redisview.keys import Keys
 from picker.redisview.records import LoadRecord, Snapshot, WorkerRecord, WorkerState, xor_of
 from picker.server import Server
 from picker.simulation.valkey import ValkeyServer
+from tests.waiting import until
 
 KEYS = Keys("default")
 ONE, TWO = "10.0.0.1:8000", "10.0.0.2:8000"
@@ -117,12 +118,6 @@ class Rig:
         answer = await self.pick()
         assert isinstance(answer, Picked)
         return answer.endpoints[0]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

@@ -14,7 +14,8 @@ from picker.doctor.finding import Finding
 from picker.doctor.redis import check_server, examine_redis
 from picker.simulation.valkey import ValkeyServer
 from tests.integration.redis_servers import BINARIES, plain, running
-from tests.integration.test_redis_view import Pool, until
+from tests.integration.test_redis_view import Pool
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from picker.redisview.connection import connect
 from picker.redisview.keys import Keys
 from picker.redisview.records import KvEvent, KvOp, LoadRecord, Snapshot, WorkerRecord, WorkerState, xor_of
 from picker.simulation.valkey import ValkeyServer
+from tests.waiting import until
 
 KEYS = Keys("pool")
 GOOD = "10.0.0.1:8000"
@@ -45,12 +46,6 @@ async def picker(redis: Redis, settings: FeedSettings = SETTINGS) -> AsyncIterat
         task = tasks.create_task(feed.run())
         yield feed, view
         task.cancel()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def register(redis: Redis, worker: str, epoch: int, endpoint: str | None = None, **load: Any) -> None:

@@ -25,7 +25,8 @@ from picker.redisview.connection import connect
 from picker.server import Server
 from picker.simulation.valkey import ValkeyServer
 from tests.integration.kubernetes_api import V1, V1ALPHA2, ApiServer, serving_api
-from tests.integration.test_degraded_modes import KEYS, Agent, until
+from tests.integration.test_degraded_modes import KEYS, Agent
+from tests.waiting import until
 
 HEADERS = {":method": "POST", ":path": "/v1/completions"}
 BODY = json.dumps({"model": "llama", "prompt": "hello there, how are you? " * 60}).encode()

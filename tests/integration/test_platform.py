@@ -22,7 +22,8 @@ from picker.platform.settings import PlatformSettings
 from picker.redisview.connection import connect
 from picker.server import Server
 from picker.simulation.valkey import ValkeyServer
-from tests.integration.test_degraded_modes import BODY, HEADERS, KEYS, ONE, TWO, Agent, until
+from tests.integration.test_degraded_modes import BODY, HEADERS, KEYS, ONE, TWO, Agent
+from tests.waiting import until
 
 
 @dataclass

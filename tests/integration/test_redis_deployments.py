@@ -30,7 +30,8 @@ from picker.redisview.tokenizers import TokenizerStore
 from picker.redisview.writer import WriterSettings
 from tests.integration import redis_servers
 from tests.integration.redis_servers import BINARIES, HOST, Server, Where, plain, running
-from tests.integration.test_redis_view import Agent, Picker, Pool, until
+from tests.integration.test_redis_view import Agent, Picker, Pool
+from tests.waiting import until
 
 PASSWORD = "s3cret-of-the-test"
 each_server = pytest.mark.parametrize("binary", BINARIES, ids=lambda path: path.name)

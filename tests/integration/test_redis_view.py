@@ -23,6 +23,7 @@ from picker.redisview.keys import Keys
 from picker.redisview.records import KvEvent, KvOp, LoadRecord, WorkerRecord, WorkerState
 from picker.redisview.writer import WriterSettings
 from picker.simulation.valkey import ValkeyServer
+from tests.waiting import until
 
 DEADLINE_S = 30.0
 FAST = FeedSettings(poll_s=0.02, deadline_s=0.5, longest_retry_s=0.2)
@@ -147,13 +148,6 @@ class Pool:
 async def pool(redis_server: ValkeyServer) -> AsyncIterator[Pool]:
     async with Pool(redis_server) as pool:
         yield pool
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for a condition; fails if it does not come true for very long."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def until_keys(redis: Redis, count: int, *keys: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -19,6 +19,7 @@ from picker.redisview.exchange import ExchangeSettings
 from picker.redisview.keys import Keys
 from picker.simulation.valkey import ValkeyServer
 from tests.unit.fleets import Worker, endpoint
+from tests.waiting import until
 
 KEYS = Keys("pool")
 SETTINGS = SharingSettings(every_s=0.02, longest_retry_s=0.2)
@@ -75,12 +76,6 @@ async def redis(redis_server: ValkeyServer) -> AsyncIterator[Redis]:
     client = connect(redis_server.url, KEYS)
     yield client
     await client.aclose()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def until_sharing(*pickers: Picker) -> None:

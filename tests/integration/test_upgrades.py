@@ -15,7 +15,8 @@ import pytest
 from picker.redisview import records
 from picker.redisview.records import KvEvent, KvOp, LoadRecord, Snapshot, WorkerRecord, WorkerState
 from picker.simulation.valkey import ValkeyServer
-from tests.integration.test_redis_view import FAST, Agent, Pool, until
+from tests.integration.test_redis_view import FAST, Agent, Pool
+from tests.waiting import until
 
 NEXT = "10.0.0.2:8000"
 EPOCH = 77
