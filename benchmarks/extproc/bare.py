@@ -15,7 +15,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from picker.extproc.actions import SendBodyPick
 from picker.extproc.service import SERVICE
-from picker.extproc.wire import build
+from picker.extproc.wire.building import build
 
 # The kind of a message is its first protobuf field, and that field's tag the first byte.
 _REQUEST_BODY = 0x22

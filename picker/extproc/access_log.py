@@ -10,7 +10,7 @@ import grpc
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
-from picker.extproc.wire import DESTINATION
+from picker.extproc.wire.names import DESTINATION
 
 _MOST_DETAILS = 128
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"

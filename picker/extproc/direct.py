@@ -11,7 +11,8 @@ from picker.extproc.actions import Pick
 from picker.extproc.eager import run_eagerly
 from picker.extproc.events import Cut, DeadlinePassed, Event, NoRoom, NotPicked, NotYet, Picked
 from picker.extproc.exchange import Exchange
-from picker.extproc.wire import BUILDERS, Unreadable, build, parse
+from picker.extproc.wire.building import BUILDERS, build
+from picker.extproc.wire.parsing import Unreadable, parse
 from picker.transport.calls import Call
 from picker.transport.errors import Status
 

@@ -17,7 +17,9 @@ from picker.extproc.direct import DirectStream
 from picker.extproc.eager import run_eagerly
 from picker.extproc.events import BodyMode, Cut, DeadlinePassed, Event, NotPicked, NotYet, Picked
 from picker.extproc.exchange import Answers, Counts, Exchange, Seen
-from picker.extproc.wire import BUILDERS, KINDS, Unreadable, build, parse
+from picker.extproc.wire.building import BUILDERS, build
+from picker.extproc.wire.kinds import KINDS
+from picker.extproc.wire.parsing import Unreadable, parse
 from picker.transport.calls import Call, Handler
 
 log = structlog.get_logger()

@@ -15,11 +15,11 @@ from picker.agent.metrics import Unreadable as NoPage
 from picker.agent.metrics import Which
 from picker.config import Config, redacted
 from picker.config_files import ConfigError, parse
-from picker.extproc import wire
 from picker.extproc.actions import Pick, Send
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Conversation, Settings
 from picker.extproc.events import Closed, Picked
+from picker.extproc.wire import building, parsing
 from picker.prompts import chain
 from picker.prompts.reader import PromptReader
 from picker.redisview.records import Foreign, KvEvent, KvOp, LoadRecord, Snapshot, WorkerRecord
@@ -113,15 +113,15 @@ def ext_proc(data: bytes) -> None:
         size = int.from_bytes(data[:2], "big") % 2048
         message, data, now = data[2 : 2 + size], data[2 + size :], now + 0.1
         try:
-            event = wire.parse(message)
-        except wire.Unreadable:
+            event = parsing.parse(message)
+        except parsing.Unreadable:
             continue
         actions = conversation.receive(event, now)
         if any(isinstance(action, Pick) for action in actions):
             actions += conversation.receive(Picked(("10.0.0.1:1",), "placement"), now)
         for action in actions:
             if isinstance(action, Send):
-                wire.build(action)
+                building.build(action)
     conversation.receive(Closed(), now)
     assert budget.taken == 0
 

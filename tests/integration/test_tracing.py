@@ -19,7 +19,7 @@ from picker.events.recorder import Recorder
 from picker.extproc.access_log import Outcome as Logged
 from picker.extproc.actions import Pick, SendBodyPick, SendHeadersPick
 from picker.extproc.events import Picked
-from picker.extproc.wire import build
+from picker.extproc.wire.building import build
 from picker.observing import Observer
 from picker.picking import Picker
 from picker.prompts.reader import PromptReader

@@ -11,7 +11,8 @@ from picker.extproc.actions import Pick, Release
 from picker.extproc.budget import ByteBudget
 from picker.extproc.conversation import Conversation, Settings, State
 from picker.extproc.events import Closed, Event, Picked, RequestHeaders
-from picker.extproc.wire import build, parse
+from picker.extproc.wire.building import build
+from picker.extproc.wire.parsing import parse
 
 CAPTURED = json.loads((Path(__file__).parents[1] / "data" / "conversations.json").read_text())
 SENDS = "Send"

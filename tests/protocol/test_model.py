@@ -23,7 +23,7 @@ from picker.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from picker.extproc.wire import build
+from picker.extproc.wire.building import build
 from tests.protocol.invariants import Judge
 
 HEADERS = st.sampled_from(

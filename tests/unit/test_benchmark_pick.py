@@ -9,7 +9,7 @@ from benchmarks.pick.__main__ import _measure
 from benchmarks.pick.envoy import exchange
 from benchmarks.pick.stages import STAGES, Timers, timed
 from benchmarks.pick.subject import MODEL, Subject
-from picker.extproc.wire import DESTINATION
+from picker.extproc.wire.names import DESTINATION
 
 
 @pytest.mark.parametrize("size", [2048, 100_000])

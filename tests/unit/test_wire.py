@@ -20,7 +20,9 @@ from picker.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from picker.extproc.wire import DESTINATION, PREFILLER, REASON, STRIPPED, SUBSET, Unreadable, build, parse
+from picker.extproc.wire.building import build
+from picker.extproc.wire.names import DESTINATION, PREFILLER, REASON, STRIPPED, SUBSET
+from picker.extproc.wire.parsing import Unreadable, parse
 
 
 def message(text: str) -> pb.ProcessingRequest:

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from picker.doctor import remedies
 from picker.doctor.configuration import Cluster, Json, Route, Way, is_a
 from picker.doctor.finding import Finding, Severity
-from picker.extproc.wire import DESTINATION
-
-_LB = "envoy.lb"
+from picker.extproc.wire.names import DESTINATION, LB
 
 
 def header_strip(way: Way) -> Iterator[Finding]:
@@ -75,12 +73,12 @@ def original_dst_list(way: Way) -> Iterator[Finding]:
 def metadata_namespace(way: Way) -> Iterator[Finding]:
     """Envoy drops metadata in namespaces that it was not told to take."""
     namespaces = way.ext_proc.get("metadata_options", {}).get("receiving_namespaces", {}).get("untyped", [])
-    if _LB not in namespaces:
+    if LB not in namespaces:
         yield Finding(
             check="metadata-namespace",
             severity=Severity.WARNING,
             where=way.where,
-            what=f"metadata_options.receiving_namespaces does not hold {_LB}",
+            what=f"metadata_options.receiving_namespaces does not hold {LB}",
             causes="Envoy drops the pick's copy in dynamic metadata; load balancers and logs that read it see nothing",
             fix="metadata_options: {receiving_namespaces: {untyped: [envoy.lb]}}",
         )
@@ -130,4 +128,4 @@ def _sources(cluster: Cluster) -> list[Json]:
 def _is_pick(source: Json) -> bool:
     metadata = source.get("metadata", {})
     path = [step.get("key") for step in metadata.get("path", [])]
-    return str(source.get("header", "")).lower() == DESTINATION or (metadata.get("key"), path) == (_LB, [DESTINATION])
+    return str(source.get("header", "")).lower() == DESTINATION or (metadata.get("key"), path) == (LB, [DESTINATION])

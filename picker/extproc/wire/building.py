@@ -1,4 +1,4 @@
-"""Envoy's protobuf messages to events, and actions to messages. Bytes on one side, values on the other; no gRPC."""
+"""Actions to Envoy's messages. Values in, bytes out; no gRPC."""
 
 from __future__ import annotations
 
@@ -11,155 +11,11 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.type.v3 import http_status_pb2
 
 from picker.extproc import actions as do
-from picker.extproc.events import (
-    BodyMode,
-    Event,
-    RequestBody,
-    RequestHeaders,
-    RequestTrailers,
-    ResponseBody,
-    ResponseHeaders,
-    ResponseTrailers,
-)
-from picker.fleet.endpoints import canonical
+from picker.extproc.wire.names import DECISION, DESTINATION, DROPPED, LB, PREFILLER, REASON, STRIPPED
 from picker.requests.errors import error_body
 from picker.requests.read import dialect_of
 
-DESTINATION = "x-gateway-destination-endpoint"
-SUBSET = "x-gateway-destination-endpoint-subset"
-SERVED = "x-gateway-destination-endpoint-served"
-REASON = "x-picker-reason"
-DECISION = "x-picker-decision"
-DROPPED = "x-llm-d-request-dropped-reason"
-PREFILLER = "x-prefiller-host-port"
-STRIPPED = (
-    SUBSET,
-    SERVED,
-    REASON,
-    DROPPED,
-    "x-picker-endpoint",
-    PREFILLER,
-    "x-encoder-hosts-ports",
-    "x-data-parallel-host-port",
-)
-"""Headers that choose hosts or speak for us: a client's copies never reach a worker."""
-_LB = "envoy.lb"
-_HINT = "envoy.lb.subset_hint"
-_OURS = "picker"
-_ATTRIBUTES = "envoy.filters.http.ext_proc"
 _OVERWRITE = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-_MODES = {mode.value: mode for mode in BodyMode}
-
-
-class Unreadable(ValueError):
-    """Bytes that are no `ProcessingRequest`, or one of a kind that we do not know."""
-
-
-def parse(data: bytes) -> Event:
-    """One message of Envoy's. Raises Unreadable."""
-    try:
-        message = pb.ProcessingRequest.FromString(data)
-    except Exception as error:  # protobuf's DecodeError lives in a private module, and differs between implementations
-        raise Unreadable(type(error).__name__) from None
-    kind = message.WhichOneof("request")
-    if kind == "request_body":
-        return RequestBody(message.request_body.body, message.request_body.end_of_stream)
-    if kind == "request_headers":
-        return _request_headers(message)
-    if kind == "response_headers":
-        return _response_headers(message)
-    if kind == "response_body":
-        return ResponseBody(message.response_body.body, message.response_body.end_of_stream)
-    if kind == "request_trailers":
-        return RequestTrailers()
-    if kind == "response_trailers":
-        return ResponseTrailers()
-    raise Unreadable(f"message of kind {kind}")
-
-
-def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
-    headers = message.request_headers
-    mode = response_mode = BodyMode.NONE
-    comes_unasked = False
-    if message.HasField("protocol_config"):
-        config = message.protocol_config
-        mode = _MODES.get(config.request_body_mode, BodyMode.NONE)
-        response_mode = _MODES.get(config.response_body_mode, BodyMode.NONE)
-        comes_unasked = config.send_body_without_waiting_for_header_response
-    else:
-        # Data planes from before full duplex do not announce the mode; there the body comes buffered.
-        mode = BodyMode.BUFFERED
-    says_more = message.HasField("metadata_context")
-    return RequestHeaders(
-        headers=_headers(headers),
-        end_of_stream=headers.end_of_stream,
-        request_mode=mode,
-        body_comes_unasked=comes_unasked,
-        response_mode=response_mode,
-        subset=_subset(message) if says_more else None,
-        tenant=_tenant(message) if says_more else "",
-    )
-
-
-def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
-    for header in message.response_headers.headers.headers:
-        if header.key == ":status":
-            status = _text(header)
-            return ResponseHeaders(int(status) if len(status) == 3 and status.isdecimal() else 0, _served(message))
-    return ResponseHeaders(0, _served(message))
-
-
-def _headers(message: pb.HttpHeaders) -> dict[str, str]:
-    """By name; of a repeated one the first."""
-    headers: dict[str, str] = {}
-    for header in message.headers.headers:
-        name = header.key.lower()
-        if name not in headers:
-            # As in `_text`; a request has a dozen of them.
-            raw = header.raw_value
-            headers[name] = raw.decode("utf-8", "replace") if raw else header.value
-    return headers
-
-
-def _text(header: base_pb2.HeaderValue) -> str:
-    """Envoy fills `raw_value`, other data planes `value`."""
-    raw: bytes = header.raw_value
-    return raw.decode("utf-8", "replace") if raw else header.value
-
-
-def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
-    """Only what the proxy itself says, in metadata; a client's header of this name means nothing.
-
-    A hint is a restriction: one that is empty, or makes no sense, allows nobody.
-    """
-    hints = message.metadata_context.filter_metadata
-    if _HINT not in hints or SUBSET not in hints[_HINT].fields:
-        return None
-    value = hints[_HINT].fields[SUBSET]
-    if value.WhichOneof("kind") == "list_value":
-        names = [item.string_value for item in value.list_value.values]
-    else:
-        names = value.string_value.split(",")
-    return frozenset(endpoint for name in names if (endpoint := canonical(name)) is not None)
-
-
-def _tenant(message: pb.ProcessingRequest) -> str:
-    """As Envoy's own filters have found out (`metadata_options.forwarding_namespaces`): a client cannot write it."""
-    metadata = message.metadata_context.filter_metadata
-    if _OURS not in metadata or "tenant" not in metadata[_OURS].fields:
-        return ""
-    return str(metadata[_OURS].fields["tenant"].string_value)
-
-
-def _served(message: pb.ProcessingRequest) -> str:
-    if message.HasField("metadata_context"):
-        metadata = message.metadata_context.filter_metadata
-        if _LB in metadata and SERVED in metadata[_LB].fields:
-            return str(metadata[_LB].fields[SERVED].string_value)
-    attributes = message.attributes
-    if _ATTRIBUTES in attributes:
-        return str(attributes[_ATTRIBUTES].fields["upstream.address"].string_value)
-    return ""
 
 
 def build(action: do.Action) -> bytes:
@@ -247,7 +103,7 @@ def _common(endpoints: tuple[str, ...], prefiller: str) -> pb.CommonResponse:
 def _with_metadata(message: pb.ProcessingResponse, endpoints: tuple[str, ...]) -> bytes:
     """The protocol wants the header's value in the metadata too; Envoy takes it if `receiving_namespaces` says so."""
     if endpoints:
-        fields = message.dynamic_metadata.fields[_LB].struct_value.fields
+        fields = message.dynamic_metadata.fields[LB].struct_value.fields
         fields[DESTINATION].string_value = ",".join(endpoints)
     return bytes(message.SerializeToString())
 
@@ -347,25 +203,3 @@ BUILDERS: Mapping[type[Any], Callable[[Any], bytes]] = {
     do.SendRefusal: _send_refusal,
 }
 """By the kind of action; what is not here is no message."""
-
-KINDS: Mapping[type[Any], tuple[str, str]] = {
-    RequestHeaders: ("received", "request_headers"),
-    RequestBody: ("received", "request_body"),
-    RequestTrailers: ("received", "request_trailers"),
-    ResponseHeaders: ("received", "response_headers"),
-    ResponseBody: ("received", "response_body"),
-    ResponseTrailers: ("received", "response_trailers"),
-    do.SendHeadersContinue: ("sent", "request_headers"),
-    do.SendHeadersPick: ("sent", "request_headers"),
-    do.SendBodyContinue: ("sent", "request_body"),
-    do.SendBodyPick: ("sent", "request_body"),
-    do.SendBodyPiece: ("sent", "request_body"),
-    do.SendTrailersContinue: ("sent", "request_trailers"),
-    do.SendResponseHeadersContinue: ("sent", "response_headers"),
-    do.SendResponseBodyContinue: ("sent", "response_body"),
-    do.SendResponseBodyPiece: ("sent", "response_body"),
-    do.SendResponseTrailersContinue: ("sent", "response_trailers"),
-    do.SendRefusal: ("sent", "immediate_response"),
-    do.SendExtension: ("sent", "override_message_timeout"),
-}
-"""What messages are called in Envoy's protocol, by direction."""
