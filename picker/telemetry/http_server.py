@@ -34,34 +34,10 @@ def serve(
     host: str, port: int, answer: Callable[[Asked], Answer], tls: ssl.SSLContext | None = None
 ) -> Callable[[], None]:
     """Returns what stops it. Raises OSError where the port is taken."""
-    turns = threading.BoundedSemaphore(_MOST_AT_ONCE)
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _TIMEOUT_S
-        server_version, sys_version = "picker", ""
-
-        def do_GET(self) -> None:
-            with turns:
-                self._answer(answer(Asked(self.path, {name.lower(): value for name, value in self.headers.items()})))
-
-        def _answer(self, told: Answer) -> None:
-            self.send_response(told.status)
-            for name, value in (
-                ("Content-Type", told.content_type),
-                ("Content-Length", str(len(told.body))),
-                ("Cache-Control", "no-store"),
-                ("X-Content-Type-Options", "nosniff"),
-                ("X-Frame-Options", "DENY"),
-            ):
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(told.body)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
+    told = {"answer": staticmethod(answer), "turns": threading.BoundedSemaphore(_MOST_AT_ONCE)}
+    handler = type("Handler", (_Handler,), told)
     [(family, *_), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    server = type("Server", (_Server,), {"address_family": family})((host, port), Handler)
+    server = type("Server", (_Server,), {"address_family": family})((host, port), handler)
     if tls:
         # Shakes hands in the connection's own thread, at its first read.
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -74,6 +50,33 @@ def serve(
         thread.join()
 
     return stop
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection. `answer` and `turns` are those of its server."""
+
+    timeout = _TIMEOUT_S
+    server_version, sys_version = "picker", ""
+    answer: Callable[[Asked], Answer]
+    turns: threading.BoundedSemaphore
+
+    def do_GET(self) -> None:
+        with self.turns:
+            told = self.answer(Asked(self.path, {name.lower(): value for name, value in self.headers.items()}))
+            self.send_response(told.status)
+            for name, value in (
+                ("Content-Type", told.content_type),
+                ("Content-Length", str(len(told.body))),
+                ("Cache-Control", "no-store"),
+                ("X-Content-Type-Options", "nosniff"),
+                ("X-Frame-Options", "DENY"),
+            ):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(told.body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
 
 
 class _Server(ThreadingHTTPServer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -51,19 +51,15 @@ class Metrics:
         self.errors = self._counter("internal_errors", "Picks that failed by a defect of ours; Envoy chose.")
         self.preempted = self._counter("preempted", "Requests cut before their response began, for a higher class.")
         self.unknown_objectives = self._counter("unknown_objectives", "Requests whose objective names no class.")
-        self._waited = Histogram(
-            "picker_queue_wait_seconds", "How long requests waited that had to.", ("class",), registry=self.registry,
-            buckets=_WAIT_SECONDS,
-        )  # fmt: skip
+        text = "How long requests waited that had to."
+        self._waited = self._histogram("queue_wait_seconds", text, _WAIT_SECONDS, "class")
         self.retried = self._counter("retried_requests", "Requests that Envoy tried on more than one worker.")
         self.broken = self._counter("broken_responses", "Responses that ended in the middle, because their worker did.")
         self.not_honoured = self._counter("picks_not_honoured", "First attempts served by somebody else than picked.")
         text = "Time from a request's last byte to its verdict."
-        self.pick_seconds = HistogramTally(self.registry, "picker_pick_seconds", text, "", _SECONDS)
-        self.loop_lag_seconds = Histogram(
-            "picker_event_loop_lag_seconds", "How late the event loop came to what was due.", registry=self.registry,
-            buckets=_LAG_SECONDS,
-        )  # fmt: skip
+        self.pick_seconds = self._histogram("pick_seconds", text, _SECONDS)
+        text = "How late the event loop came to what was due."
+        self.loop_lag_seconds = self._histogram("event_loop_lag_seconds", text, _LAG_SECONDS)
         for rung in Rung:
             self._rungs.add((rung.value,), 0)
         classes = {0: "none"} | {first: f"{first}xx" for first in range(1, 6)}
@@ -104,7 +100,7 @@ class Metrics:
 
     def waited(self, name: str, seconds: float) -> None:
         """A request of this class has left the queue."""
-        self._waited.labels(name).observe(seconds)
+        self._waited.add(name, seconds)
 
     def ignored(self, event: str, state: str) -> None:
         """A message meant nothing in its state."""
@@ -160,6 +156,9 @@ class Metrics:
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"picker_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, bounds: Sequence[float], label: str = "") -> HistogramTally:
+        return HistogramTally(self.registry, f"picker_{name}", text, label, bounds)
 
     def _tally(self, name: str, text: str, *labels: str) -> CounterTally:
         # A fleet with a thousand adapters is a thousand models.
