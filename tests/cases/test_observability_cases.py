@@ -242,6 +242,7 @@ NEEDS_OTHERS = {
     "memo_evictions_total", "memo_tokens_hits_total", "streams", "streams_opened_total", "held_body_bytes",
     "queue_requests", "queue_bytes", "queue_tokens", "queue_oldest_seconds", "queue_wait_seconds",
     "queue_class_requests", "unknown_objectives_total", "preempted_total", "workers_unattended",
+    "platform_refused_total",
 }  # fmt: skip
 
 
