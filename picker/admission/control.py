@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import msgspec
+import numpy as np
 
 from picker.admission.detour import detour
 from picker.admission.entry import NEVER, Entry
@@ -104,8 +105,7 @@ class Admission:
         if turned is not None:
             return turned
         self.pace.elapse(bool(self.waiting), now)
-        entry.leave_at = self._latest(entry, decision)
-        self.waiting.add(entry)
+        self.waiting.add(entry, self._latest(entry, decision))
         return None
 
     def is_full(self, rank: int, tenant: str | int, size: int) -> Turned | None:
@@ -248,7 +248,7 @@ class Admission:
 
     def _is_cold(self, entry: Entry, decision: Decision | None, now: float) -> bool:
         chain = entry.request.chain
-        if isinstance(decision, Routed) and entry.arrived_at + decision.work_s > entry.first_token_by:
+        if self._latest(entry, decision) < entry.arrived_at:
             return True
         if not chain:
             return False
@@ -278,13 +278,22 @@ class Admission:
         """When it is too late even for a worker that has nothing else to do."""
         if not self._view.ready.any():
             return entry.workers_by
-        work_s = decision.work_s if isinstance(decision, Routed) else 0.0
-        return min(entry.leave_at, entry.first_token_by - work_s)
+        if entry.first_token_by == NEVER:
+            return entry.leave_at
+        return min(entry.leave_at, entry.first_token_by - self._least_work_s(entry, decision))
+
+    def _least_work_s(self, entry: Entry, decision: Decision | None) -> float:
+        """Of its prefill, where most of it is cached."""
+        if isinstance(decision, Routed):
+            return decision.work_s
+        request = entry.request
+        hits = self._view.hit_blocks(request.chain).max() * request.block_tokens if request.chain else 0
+        return float(self._model.prefill_s(request.prompt_tokens, np.array([hits], np.int64))[0])
 
     def _expired(self, entry: Entry, now: float) -> Turned:
         if not self._view.ready.any():
             return Turned(Cause.NO_WORKER_CAME)
-        is_due = entry.leave_at >= entry.arrived_at + self.classes[entry.rank].max_wait_s
+        is_due = entry.until >= entry.arrived_at + self.classes[entry.rank].max_wait_s
         return Turned(Cause.TIMEOUT if is_due else Cause.TOO_LATE, self._retry_after_s(entry.rank))
 
     def _retry_after_s(self, rank: int) -> int:

@@ -34,6 +34,8 @@ class Entry:
     ticket: Any = None
     cost: float = 0.0
     """Tokens that count for fairness: expected to be computed when it came, and known better when it goes."""
+    until: float = field(default=NEVER, init=False)
+    """How long it waits: until its time is up, or too little is left of it."""
     number: int = field(default=0, init=False)
     start: float = field(default=0.0, init=False)
     """Its tenant's virtual time before it was taken."""

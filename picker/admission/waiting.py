@@ -64,10 +64,11 @@ class WaitingRoom:
     def __repr__(self) -> str:
         return f"<WaitingRoom {self.total!r}, {len(self._lanes)} lanes>"
 
-    def add(self, entry: Entry) -> None:
-        """A request begins to wait. Whether there is a place is for the caller to ask first."""
+    def add(self, entry: Entry, until: float | None = None) -> None:
+        """A request begins to wait, until `leave_at` or another time. Whether there is a place is asked before."""
         self._number += 1
         entry.number, entry.is_waiting = self._number, True
+        entry.until = entry.leave_at if until is None else until
         if entry.lane not in self._lanes and len(self._lanes) >= MOST_LANES:
             self._lanes = {key: lane for key, lane in self._lanes.items() if lane}
             entry.lane = entry.lane if len(self._lanes) < MOST_LANES else None
@@ -75,7 +76,7 @@ class WaitingRoom:
         if lane is None:
             lane = self._lanes[entry.lane] = Lane(self._shares, self._weight_of, self._served)
         lane.add(entry)
-        heappush(self._leaving, (entry.leave_at, entry.number, entry))
+        heappush(self._leaving, (entry.until, entry.number, entry))
         self._count(entry, 1)
 
     def leave(self, entry: Entry) -> bool:

@@ -125,19 +125,21 @@ class TestDeadlines:
         desk = Desk(fleet(1))
         assert isinstance(desk.arrive(desk.entry(30_000, chain(1, 30_000), first_token_by=0.5), 0.0), Admitted)
         assert desk.arrive(desk.entry(), 0.0) is None
-        assert desk.arrive(desk.entry(30_000, chain(2, 30_000), first_token_by=0.7, rank=0), 0.0) is None
-        desk.view.inflight.prefill_s[:] = 0.0
-        told = [verdict for _, verdict in desk.dispatch(0.1) if isinstance(verdict, Turned)]
-        assert [each.cause for each in told] == [Cause.COLD]
-        assert told[0].retry_after_s >= 10
+        told = desk.arrive(desk.entry(30_000, chain(2, 30_000), first_token_by=0.7, rank=0), 0.0)
+        assert isinstance(told, Turned) and told.cause is Cause.COLD
+        assert told.retry_after_s >= 10
 
     def test_a_wait_ends_when_even_an_idle_worker_would_be_too_late(self) -> None:
         desk = Desk(fleet(1))
         crowd(desk, 1)
         waits = desk.entry(8_000, chain(2, 8_000), first_token_by=2.0)
         assert desk.arrive(waits, 0.0) is None
-        assert 1.7 < waits.leave_at < 1.9
-        [(_, verdict)] = desk.dispatch(waits.leave_at)
+        assert 1.7 < waits.until < 1.9
+        # Also of those for whom nobody has looked for a worker yet.
+        behind = desk.entry(8_000, chain(3, 8_000), first_token_by=2.1)
+        assert desk.arrive(behind, 0.0) is None
+        assert behind.until == pytest.approx(waits.until + 0.1)
+        [(_, verdict)] = desk.dispatch(waits.until)
         assert isinstance(verdict, Turned) and verdict.cause is Cause.TOO_LATE
 
     def test_who_would_still_wait_when_its_time_is_up_is_refused_at_once(self) -> None:

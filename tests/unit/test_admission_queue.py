@@ -118,7 +118,7 @@ class Queue(RuleBasedStateMachine):
                 served[lane] += 1
                 if served[lane] > most:
                     self.view.kv_used[self.slots[lane]] = 1.0
-        assert all(each.leave_at > self.now for each in self.waiting.values())
+        assert all(each.until > self.now for each in self.waiting.values())
         # Whoever still waits has no room: nobody waits for nothing.
         assert all(self.view.kv_used[self.slots[each.request.sequence]] == 1 for each in self.waiting.values())
 
@@ -126,7 +126,7 @@ class Queue(RuleBasedStateMachine):
         assert each.ticket not in self.over, "answered twice, or after it had gone"
         self.over.add(each.ticket)
         if isinstance(verdict, Turned) and verdict.cause is Cause.TIMEOUT:
-            assert each.leave_at <= self.now
+            assert each.until <= self.now
 
     @invariant()
     def the_sums_are_those_of_the_model(self) -> None:
