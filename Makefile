@@ -16,9 +16,11 @@ parity: $(VENV)/test
 	tests/fetch_tokenizers.sh .tokenizers
 	PICKER_TOKENIZERS=.tokenizers $(VENV)/bin/python -m pytest tests/unit/test_template_parity.py $(ARGS)
 
-# docs/policies.md, from simulations; for example ARGS='--scale full'. TRACES is a folder with the public traces.
+# docs/policies.md and the table of docs/admission.md, from simulations; for example ARGS='--scale full' for the first.
+# TRACES is a folder with the public traces.
 reproduce: $(VENV)/simulate
 	$(VENV)/bin/python -m benchmarks.policies --traces $(TRACES) $(ARGS)
+	$(VENV)/bin/python -m benchmarks.overload --trace $(TRACES)/conversation_trace.jsonl --doc docs/admission.md
 
 # Their licences: benchmarks/policies/README.md.
 traces:

@@ -37,7 +37,7 @@ def page(results: Sequence[Result]) -> str:
     for case in CASES:
         if case.policies is None:
             parts += _table(case, results)
-    return "\n".join([*parts, *_policies()]).rstrip() + "\n"
+    return "\n".join([*parts, *_beyond(), *_policies()]).rstrip() + "\n"
 
 
 def _scales(results: Sequence[Result]) -> Iterator[str]:
@@ -123,6 +123,12 @@ def _cell(result: Result | None, level: float) -> str:
 
 def _times(value: Mean | None) -> str:
     return f"{value.value:.2f}" if value else "-"
+
+
+def _beyond() -> Iterator[str]:
+    yield "## Beyond what holds\n"
+    yield "No policy holds more than there is. What becomes of 1.2 to 2 times as much, who is served then and who is told"
+    yield "to come back, is in [admission.md](admission.md#what-it-does), by the same command.\n"
 
 
 def _policies() -> Iterator[str]:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.overload.cases import AT_ONCE, CASES, FULL, Case, How, run
+from benchmarks.overload.drive import run as run_live
+from benchmarks.overload.live import lines, problems
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,15 @@ def test_the_higher_class_is_served_and_the_lower_one_is_shed(trace: Path) -> No
 def test_a_heavy_tenant_is_shed_and_not_the_others(trace: Path) -> None:
     row = run(Case("tenants", 1.5, FULL, "tenants"), 1, trace, 800)
     assert row.by_kind["others"] > 0.95 > 0.9 > row.by_kind["heavy"]
+
+
+@pytest.mark.envoy
+async def test_beyond_capacity_through_envoy_each_request_is_answered_once_and_nothing_is_left() -> None:
+    report = await run_live(12.0)
+    assert problems(report) == []
+    assert {answer.status for answer in report.answers} == {200, 429}
+    assert all(answer.reason for answer in report.answers if answer.status == 429)
+    assert len(list(lines(report))) > 8
 
 
 def test_each_experiment_compares_with_placing_at_once() -> None:
