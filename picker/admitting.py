@@ -233,7 +233,7 @@ class Admitting:
             raise verdict.error
         if not isinstance(verdict, Admitted):
             return verdict
-        has_waited = entry.ticket is not None
+        has_waited = entry.number > 0
         placement = self._placer.book(
             entry.request, verdict.decision, verdict.prefill, now, entry if has_waited else None
         )
@@ -285,7 +285,8 @@ class Admitting:
         self.cut(victim, not_picked(Turned(Cause.PREEMPTED, retry_after_s(_PREEMPTED_S, self._rng.random()))))
 
     def _settle(self, entry: Entry, verdict: Verdict, now: float) -> None:
-        future: asyncio.Future[_Answer] = entry.ticket
+        # Its result holds the placement, and that the entry: nobody but the collector would ever take them apart.
+        future, entry.ticket = cast("asyncio.Future[_Answer]", entry.ticket), None
         # Whoever was cancelled a moment ago has not gone yet.
         if future.done():
             return

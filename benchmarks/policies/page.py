@@ -127,8 +127,8 @@ def _times(value: Mean | None) -> str:
 
 def _beyond() -> Iterator[str]:
     yield "## Beyond what holds\n"
-    yield "No policy holds more than there is. What becomes of 1.2 to 2 times as much, who is served then and who is told"
-    yield "to come back, is in [admission.md](admission.md#what-it-does), by the same command.\n"
+    yield "No policy holds more than there is. What becomes of 1.2 to 2 times as much, who is served then and who is"
+    yield "told to come back, is in [admission.md](admission.md#what-it-does), by the same command.\n"
 
 
 def _policies() -> Iterator[str]:

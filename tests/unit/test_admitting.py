@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 import pytest_asyncio
 
+from picker.admission.entry import Entry
 from picker.admission.settings import AdmissionSettings, Bounds, ClassSettings
 from picker.config import Config
 from picker.extproc.actions import Pick
@@ -104,6 +106,25 @@ async def test_a_request_waits_and_is_placed_once_there_is_room(view: View, pick
     assert value(metrics, "queue_wait_seconds_count", **{"class": "default"}) == 1
     picker.release(answer.placement)
     await until(lambda: picker.admitting._timer is None)
+
+
+async def test_requests_that_have_waited_do_not_pile_up_though_no_collector_runs(view: View, picker: Picker) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(8):
+            fill(view)
+            waits = [started(picker.pick(ask())) for _ in range(50)]
+            await until(lambda: queued(picker) == 50)
+            fill(view, False)
+            for each in waits:
+                answer = await each
+                assert isinstance(answer, Picked)
+                picker.release(answer.placement)
+        # Heaps forget late, and only so much.
+        assert sum(isinstance(found, Entry) for found in gc.get_objects()) < 250
+    finally:
+        gc.enable()
 
 
 async def test_a_client_that_leaves_frees_its_place_at_once(view: View, picker: Picker) -> None:
