@@ -24,7 +24,7 @@ from picker.admission.refusals import Cause, Turned
 from picker.admission.room import WorkerRoom
 from picker.admission.round import Round
 from picker.admission.settings import AdmissionSettings, ClassSettings
-from picker.admission.usage import Usage
+from picker.admission.usage import WINDOW_S, Usage
 from picker.admission.waiting import WaitingRoom
 from picker.fleet.view import View
 from picker.scheduling.decision import Decision, Reason, Refused, Routed
@@ -76,6 +76,7 @@ class Admission:
         self.pace = Pace()
         self.gate = ColdGate(settings.gate)
         self.is_draining = False
+        self._asked_at = [-NEVER] * len(self.classes)
         self._displaced: list[Entry] = []
         self._settings = settings
         self._view = view
@@ -94,6 +95,7 @@ class Admission:
     def arrive(self, entry: Entry, now: float) -> Verdict | None:
         """What becomes of a request that has come; None where it waits, until `dispatch` names it or it `leave`s."""
         decision: Decision | None = None
+        self._asked_at[entry.rank] = now
         if self.waiting.is_first(entry.rank, entry.lane):
             decision, prefill = self._decide(entry.request, now)
             verdict = self._judge(entry, decision, prefill, now)
@@ -179,8 +181,12 @@ class Admission:
         return late or Admitted(decision, prefill)
 
     def _has_room(self, entry: Entry, slot: int, now: float) -> bool:
-        share = 1 - self._settings.room.kept if self.usage.is_ahead(entry.tenant) else 1.0
-        return self._room.is_at(slot, now, share)
+        return self._room.is_at(slot, now, 1 - self._settings.room.kept * self._gives_way(entry, now))
+
+    def _gives_way(self, entry: Entry, now: float) -> int:
+        """To how many the last of a worker's room is left: to tenants who have had less, and to higher classes."""
+        is_outranked = any(now - at < WINDOW_S for at in self._asked_at[: entry.rank])
+        return self.usage.is_ahead(entry.tenant) + is_outranked
 
     def _detour(self, decision: Routed, entry: Entry, now: float) -> Routed | None:
         most_s = self._settings.detour_s

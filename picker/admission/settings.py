@@ -66,13 +66,14 @@ class Room(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     simulation anything from 2,000 to 16,000 does as well.
     kv_used: and while running requests use no more than this share of its KV cache.
     tpot_s: and while the time between two tokens there is expected to be no more than this. None is no limit.
-    kept: this share of all that is kept for tenants who have been served less than the others.
+    kept: this share of all that is kept for tenants who have been served less than others, and for higher classes that
+    also ask.
     """
 
     tokens: Positive = 8192
     kv_used: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.95
     tpot_s: PositiveFloat | None = None
-    kept: Share = 0.02
+    kept: Share = 0.04
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,8 +11,10 @@ import math
 from collections.abc import Callable
 
 WINDOW_S = 30.0
-_MORE = 1.001
-"""Than rounding."""
+_MORE = 1.3
+"""Tenants that ask alike are this far apart by chance."""
+_DUST = 1e-9
+"""Less is what rounding has left of nothing."""
 _MOST_WINDOWS = 20
 """Then everything is counted anew from there: numbers grow by e in each window."""
 _LEAST_TOKENS = 1.0
@@ -44,8 +46,10 @@ class Usage:
         self._squares += after * after - before * before
 
     def is_ahead(self, tenant: str | int) -> bool:
-        """Whether it has had more than the tenant of an average token has: of equal tenants about half are ahead."""
-        return self._used.get(tenant, 0.0) * self._sum > _MORE * self._squares
+        """Whether it has had more than others: by some more than whoever got an average token of the others'."""
+        used = self._used.get(tenant, 0.0)
+        others = self._sum - used
+        return others > _DUST * self._sum and used * others > _MORE * (self._squares - used * used)
 
     def _count_anew(self, now: float) -> None:
         fading = math.exp(-min(700.0, (now - self._since) / WINDOW_S))
