@@ -8,7 +8,7 @@ import numpy as np
 
 from picker.fleet.view import View
 from picker.scheduling.model import WorkerModel
-from picker.scheduling.policies.expected_delay import ALPHA, BETA, KAPPA
+from picker.scheduling.policies.expected_delay import CROWD, HELD_UP, KAPPA
 from picker.scheduling.request import SchedulingRequest
 
 
@@ -16,12 +16,13 @@ def decide_by_loop(request: SchedulingRequest, view: View, model: WorkerModel, n
     """The three cheapest slots. Each worker's blocks are counted by bisection, which is what the index allows."""
     costs = []
     utilisation = view.inflight.utilisation(now)
+    crowded = HELD_UP * float(np.mean([view.inflight.requests[slot] for slot in view.slots()]))
     for slot in view.slots():
         if not (view.ready[slot] and request.model in view.facts(slot).models):
             continue
         hit = _held(request, view, slot) * request.block_tokens
-        stretch = 1 - min(0.9, float(utilisation[slot]))
-        costs.append((_cost(request, view, model, slot, hit, stretch, now), rng.random(), slot))
+        idle = 1 - min(0.9, float(utilisation[slot]))
+        costs.append((_cost(request, view, model, slot, hit, idle, crowded, now), rng.random(), slot))
     return [slot for _, _, slot in sorted(costs)[:3]]
 
 
@@ -37,7 +38,14 @@ def _held(request: SchedulingRequest, view: View, slot: int) -> int:
 
 
 def _cost(
-    request: SchedulingRequest, view: View, model: WorkerModel, slot: int, hit: int, stretch: float, now: float
+    request: SchedulingRequest,
+    view: View,
+    model: WorkerModel,
+    slot: int,
+    hit: int,
+    idle: float,
+    crowded: float,
+    now: float,
 ) -> float:
     books = view.inflight
     speed, owed = float(books.speed()[slot]), float(books.prefill_s[slot])
@@ -48,5 +56,5 @@ def _cost(
     wait = max(speed * owed - age, 0.05 * speed * owed) + 4 * max(age - speed * owed - 1.5, 0) + model.step_s / 2
     one_more = model.one_more_s(request.prompt_tokens)
     output = request.expected_output_tokens
-    harm = ALPHA * requests * (work + BETA * output * one_more)
-    return wait + work + KAPPA * work + harm + BETA * output * step / stretch
+    harm = requests / (requests + CROWD) * (work + output * one_more)
+    return wait + work + (KAPPA + crowded) * work + harm + output * step / idle

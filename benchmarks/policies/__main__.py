@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +12,11 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.policies import results as kept
-from benchmarks.policies.cases import CASES, SCALES, Case, Scale
+from benchmarks.policies.cases import CASES, FEW, SCALES, Case, Scale
 from benchmarks.policies.page import page
 from benchmarks.policies.results import Result
-from picker.simulation.discrete.compare import answer
+from picker.simulation.discrete.compare import by_objective
+from picker.simulation.discrete.slo import parse
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "policies.md"
@@ -39,14 +41,20 @@ def main(
     found = kept.read(json)
     wanted = [
         (one, name)
+        for name in policy or _by_interest(chosen.policies)
         for one in CASES
-        for name in policy or one.policies or chosen.policies
-        if (case is None or one.name in case) and not _has(found, one.name, name, chosen)
+        if (case is None or one.name in case) and not _has(found, one, name, chosen)
     ]
-    for result in _measure(wanted, traces, chosen, minutes * 60, processes):
-        found = [old for old in found if (old.case, old.policy) != (result.case, result.policy)] + [result]
-        kept.write(json, sorted(found, key=lambda each: (each.case, each.policy)))
+    for results in _measure(wanted, traces, chosen, minutes * 60, processes):
+        replaced = {(new.case, new.policy) for new in results}
+        found = [old for old in found if (old.case, old.policy) not in replaced] + results
+        kept.write(json, sorted(found, key=lambda each: (each.case, each.policy, each.slo)))
     output.write_text(page(found))
+
+
+def _by_interest(policies: Iterable[str]) -> list[str]:
+    """The default and what it is most compared with first: a run that is broken off has something to show."""
+    return sorted(policies, key=lambda name: FEW.index(name) if name in FEW else len(FEW))
 
 
 def _measure(wanted: list[tuple[Case, str]], traces: Path, scale: Scale, seconds: float, processes: int):  # type: ignore[no-untyped-def]
@@ -57,19 +65,27 @@ def _measure(wanted: list[tuple[Case, str]], traces: Path, scale: Scale, seconds
         futures = {pool.submit(_one, one.name, name, traces, scale, deadline): (one.name, name) for one, name in wanted}
         for future in as_completed(futures):
             progress.update(bar, advance=1, description=" ".join(futures[future]))
-            if (result := future.result()) is not None:
-                yield result
+            if results := future.result():
+                yield results
 
 
-def _one(case: str, policy: str, traces: Path, scale: Scale, deadline: float) -> Result | None:
+def _one(case: str, policy: str, traces: Path, scale: Scale, deadline: float) -> list[Result]:
     if time.monotonic() > deadline:
-        return None
-    question = next(one for one in CASES if one.name == case).question(policy, traces, scale)
-    return kept.of(answer(question, policy), case, scale.name, question.workload.unit)
+        return []
+    one = next(one for one in CASES if one.name == case)
+    question, slos = one.question(policy, traces, scale), one.objectives(policy)
+    answers = by_objective(question, policy, [parse(slo) for slo in slos])
+    return [
+        kept.of(answer, case, scale.name, question.workload.unit, "" if slo == one.slo else slo)
+        for slo, answer in zip(slos, answers, strict=True)
+    ]
 
 
-def _has(found: list[Result], case: str, policy: str, scale: Scale) -> bool:
-    return any((old.case, old.policy, old.scale) == (case, policy, scale.name) for old in found)
+def _has(found: list[Result], case: Case, policy: str, scale: Scale) -> bool:
+    there = {
+        old.slo or case.slo for old in found if (old.case, old.policy, old.scale) == (case.name, policy, scale.name)
+    }
+    return there.issuperset(case.objectives(policy))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,10 @@ from picker.simulation.discrete.compare import Answer
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One policy in one case: amounts that held and output tokens a second there, by level and seed."""
+    """One policy in one case: amounts that held and output tokens a second there, by level and seed.
+
+    `slo` is empty for the case's own objective.
+    """
 
     case: str
     policy: str
@@ -21,6 +24,7 @@ class Result(msgspec.Struct, frozen=True):
     amounts: dict[str, list[float]]
     outputs: dict[str, list[float]]
     runs: int
+    slo: str = ""
 
     def amount(self, level: float) -> Mean:
         """What held, over the seeds."""
@@ -40,14 +44,14 @@ def key(level: float) -> str:
     return f"{level:g}"
 
 
-def of(answer: Answer, case: str, scale: str, unit: str) -> Result:
+def of(answer: Answer, case: str, scale: str, unit: str, slo: str) -> Result:
     """An answer as it is kept."""
     held = {key(level): answer.held[level] for level in LEVELS}
     amounts = {level: [each.amount for each in row] for level, row in held.items()}
     outputs = {
         level: [each.figures.output_rate if each.figures else 0.0 for each in row] for level, row in held.items()
     }
-    return Result(case, answer.policy, scale, unit, amounts, outputs, answer.runs)
+    return Result(case, answer.policy, scale, unit, amounts, outputs, answer.runs, slo)
 
 
 def read(path: Path) -> list[Result]:

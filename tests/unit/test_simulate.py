@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from picker.cli import app
 from picker.scheduling import policies
 from picker.simulation.discrete import capacity, settings
-from picker.simulation.discrete.capacity import Mean, Search, mean, ratio
+from picker.simulation.discrete.capacity import Mean, Runs, Search, mean, ratio
 from picker.simulation.discrete.cluster import Cluster, Fault, simulate
 from picker.simulation.discrete.compare import Question, answer
 from picker.simulation.discrete.outcome import FAILED, Outcome, Request
@@ -108,7 +108,7 @@ class TestCapacity:
 
     def search(self) -> Search:
         workload = Workload("line", "users", lambda amount, seed: Replay([], round(amount)), is_whole=True)
-        return Search(CLUSTER, workload, SLO, seed=1, least_level=0.9)
+        return Search(Runs(CLUSTER, workload, SLO, seed=1, least_level=0.9), SLO)
 
     @pytest.mark.parametrize("hint", [1, 20, 95, 100, 110, 900])
     def test_it_is_found_from_anywhere_within_a_step_of_the_grid(self, staged: list[float], hint: float) -> None:

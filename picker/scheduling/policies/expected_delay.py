@@ -2,10 +2,11 @@
 
     wait    prefill placed on the worker and not yet done, less the time it has already run
     work    this request's own prefill, at what the worker has cached
-    cache   KAPPA * work: recomputing displaces other prompts from the cache
-    harm    ALPHA * requests there * (stall + BETA * output * decode cost of one more request): what they lose by us,
-            where stall is work if it takes seconds, and less of it if it takes less than one
-    decode  BETA * our own output at the worker's decode step, stretched by how busy prefill keeps it
+    cache   (KAPPA + HELD_UP * mean requests of a worker) * work: recomputing displaces other prompts, and wherever it
+            is done it holds up those that decode there
+    harm    requests / (requests + CROWD) * (work + output * decode cost of one more request): what those there lose
+            by us, the more the likelier it is that one of them has nothing to spare
+    decode  our own output at the worker's decode step, stretched by how busy prefill keeps it
 
 Where they apply, three more:
 
@@ -14,8 +15,13 @@ Where they apply, three more:
     idle    what its profile charges for waking an idle worker
 
 `work + wait` alone is Mooncake's policy and `harm` alone resembles LMetric's product; in simulation on public traces
-neither holds as high a rate as the sum. All of it comes from the books of this picker and the others: published queue
-lengths lag, and a lagging signal in an argmin makes every request run to the same worker.
+neither holds as high a rate as the sum. Harm levels off as requests become many: if it grew with their number, long
+prompts would avoid busy workers, which then get the short ones, until the workers left to the long ones decode too
+slowly; without shared prefixes that cost a tenth of the load that holds at 99 %. That the whole fleet is busy makes
+recomputing dearer everywhere alike, so that is in `cache`, by the mean.
+
+All of it comes from the books of this picker and the others: published queue lengths lag, and a lagging signal in an
+argmin makes every request run to the same worker.
 """
 
 from __future__ import annotations
@@ -25,15 +31,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from picker.fleet.inflight import Floats
-from picker.fleet.masks import Ints
+from picker.fleet.masks import Bools, Ints
 from picker.scheduling.policies.situation import Situation
 from picker.scheduling.profile import labels_of
 
 NAME = "expected-delay"
-ALPHA = 0.1
-BETA = 0.5
-KAPPA = 2.0
-_NOTICED_S = 1.0
+KAPPA = 1.0
+"""Seconds by which other prompts' prefill grows for each second that is spent on something cached elsewhere."""
+HELD_UP = 0.2
+"""Share of the requests on a worker for which a prefill that goes on there counts as a delay."""
+CROWD = 4.0
+"""Requests on a worker from which half of the harm is expected that a great many would suffer together."""
 LEAST_WAIT = 0.05
 """Share of what a worker owes that is still to be waited for, however long it has been at it."""
 _OVERDUE_S = 1.5
@@ -49,26 +57,21 @@ def terms(situation: Situation) -> Mapping[str, Floats]:
     work = speed * situation.work_s
     step = speed * model.decode_step_s(books.requests, books.context_tokens)
     output = request.expected_output_tokens
-    stretch = 1 - np.minimum(MOST_UTILISATION, books.utilisation)
+    idle = 1 - np.minimum(MOST_UTILISATION, books.utilisation)
     one_more = model.one_more_s(request.prompt_tokens)
     return {
         "wait": _wait(situation, speed),
         "work": work,
-        "cache": KAPPA * work,
-        "harm": ALPHA * books.requests * (_stall(work) + BETA * output * one_more),
-        "decode": BETA * output * step / stretch,
+        "cache": (KAPPA + HELD_UP * _mean(books.requests, situation.eligible)) * work,
+        "harm": books.requests / (books.requests + CROWD) * (work + output * one_more),
+        "decode": output * step / idle,
         **_placement(situation, books.requests),
     }
 
 
-def _stall(work: Floats) -> Floats:
-    """How much of a prefill the requests there notice: little of one that is hidden between two of their tokens.
-
-    If short prefills counted in full, small prompts would gather on the workers that large ones avoid for having many
-    requests: without shared prefixes that cost a tenth of the load that holds at 99 %.
-    """
-    noticed: Floats = work * work / (work + _NOTICED_S)
-    return noticed
+def _mean(values: Ints, eligible: Bools) -> float:
+    """Of the workers that may serve; 0 where there are none."""
+    return float(values @ eligible) / max(1, int(np.count_nonzero(eligible)))
 
 
 def _placement(situation: Situation, requests: Ints) -> dict[str, Floats]:

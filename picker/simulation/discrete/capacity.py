@@ -7,12 +7,12 @@ searched by doubling and bisection. Attainment is taken to fall with load; with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
 from picker.simulation.discrete.cluster import Cluster, Patience, simulate
-from picker.simulation.discrete.outcome import Figures
+from picker.simulation.discrete.outcome import Figures, Outcome
 from picker.simulation.discrete.slo import Slo
 from picker.simulation.discrete.workloads import Workload
 
@@ -22,9 +22,6 @@ _WIDEST = 1.6
 _MOST_STRIDES = 40
 _T_975 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
 """Student's t for a two-sided interval of 95 %, by degrees of freedom."""
-
-Ran = Callable[[float, float], None]
-"""Called after each run with its amount and its attainment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +44,11 @@ class Mean:
 
 
 @dataclass(slots=True)
-class Search:
-    """One policy on one workload with one seed. Runs are kept: levels share them.
+class Runs:
+    """One policy on one workload with one seed. They are kept, by amount: levels and objectives share them.
 
-    `least_level` is the lowest level that will be asked for: runs that cannot reach it are given up.
+    `least_level` is the lowest level that will be asked for, and `slo` an objective that is met wherever one of those
+    is that will be: runs that cannot reach it are given up.
     """
 
     cluster: Cluster
@@ -58,8 +56,24 @@ class Search:
     slo: Slo
     seed: int
     least_level: float
+    outcomes: dict[float, Outcome] = field(default_factory=dict, repr=False)
+
+    def at(self, amount: float) -> Outcome:
+        """What becomes of this amount."""
+        if amount not in self.outcomes:
+            source = self.workload.build(amount, self.seed)
+            patience = Patience(self.slo, 1 - self.least_level)
+            self.outcomes[amount] = simulate(self.cluster, source, self.seed, patience)
+        return self.outcomes[amount]
+
+
+@dataclass(slots=True)
+class Search:
+    """For the most that holds by one objective. Points are kept: levels share them."""
+
+    runs: Runs
+    slo: Slo
     step: float = STEP
-    ran: Ran | None = None
     points: dict[int, tuple[float, Figures | None]] = field(default_factory=dict)
 
     def held(self, level: float, hint: float) -> Held:
@@ -96,25 +110,22 @@ class Search:
         return self.points[index][0] >= level
 
     def _run(self, amount: float) -> tuple[float, Figures | None]:
-        source = self.workload.build(amount, self.seed)
-        outcome = simulate(self.cluster, source, self.seed, Patience(self.slo, 1 - self.least_level))
-        attained = (
-            outcome.attained(self.slo) if outcome.is_whole else min(outcome.attained(self.slo), self.least_level - 1e-9)
-        )
-        if self.ran:
-            self.ran(amount, attained)
+        outcome = self.runs.at(amount)
+        attained = outcome.attained(self.slo)
+        if not outcome.is_whole:
+            attained = min(attained, self.runs.least_level - 1e-9)
         return attained, outcome.figures(self.slo) if outcome.is_whole else None
 
     @property
     def _least(self) -> float:
-        return 1.0 if self.workload.is_whole else 0.05
+        return 1.0 if self.runs.workload.is_whole else 0.05
 
     def _index(self, amount: float) -> int:
         return round(math.log(max(amount, self._least)) / math.log1p(self.step))
 
     def _amount(self, index: int) -> float:
         amount = (1 + self.step) ** index
-        return float(max(1, round(amount))) if self.workload.is_whole else round(amount, 4)
+        return float(max(1, round(amount))) if self.runs.workload.is_whole else round(amount, 4)
 
 
 def mean(values: Sequence[float]) -> Mean:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 
-from picker.simulation.discrete.capacity import STEP, Held, Mean, Search, mean
+from picker.simulation.discrete import slo
+from picker.simulation.discrete.capacity import STEP, Held, Mean, Runs, Search, mean
 from picker.simulation.discrete.cluster import Cluster
 from picker.simulation.discrete.slo import Slo
 from picker.simulation.discrete.workloads import Workload
@@ -55,12 +56,20 @@ class Answer:
 
 def answer(question: Question, policy: str) -> Answer:
     """One policy's, with each seed beginning where the one before it ended."""
-    cluster, hint = replace(question.cluster, policy=policy), question.hint
+    return by_objective(question, policy, (question.slo,))[0]
+
+
+def by_objective(question: Question, policy: str, slos: Sequence[Slo]) -> list[Answer]:
+    """One policy's for each of several objectives, of the same runs."""
+    cluster, least, easiest = replace(question.cluster, policy=policy), min(question.levels), slo.easiest(slos)
+    runs = [Runs(cluster, question.workload, easiest, seed, least) for seed in question.seeds]
+    return [_answer(question, policy, [Search(each, one, question.step) for each in runs]) for one in slos]
+
+
+def _answer(question: Question, policy: str, searches: Sequence[Search]) -> Answer:
+    hint = question.hint
     held: dict[float, list[Held]] = {level: [] for level in question.levels}
-    searches = []
-    for seed in question.seeds:
-        search = Search(cluster, question.workload, question.slo, seed, min(question.levels), question.step)
-        searches.append(search)
+    for search in searches:
         for level in sorted(question.levels):
             one = search.held(level, held[level][-1].amount if held[level] else hint)
             held[level].append(one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAST_OUTPUT = 32
@@ -42,6 +43,11 @@ class Slo:
         if not ttft_s <= self.ttft_s + self.ttft_cold * cold_s or ttft_s == math.inf:
             return False
         return decode_s / max(output_tokens - 1, LEAST_OUTPUT - 1) <= self.tpot_s
+
+
+def easiest(slos: Sequence[Slo]) -> Slo:
+    """One that every request meets which meets one of these."""
+    return Slo(max(s.ttft_s for s in slos), max(s.ttft_cold for s in slos), max(s.tpot_s for s in slos))
 
 
 def parse(text: str) -> Slo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from picker.simulation.discrete import traces
@@ -41,11 +42,17 @@ class _Behaves:
 
 @dataclass(frozen=True, slots=True)
 class _Replays:
-    asks: Sequence[Ask] = field(repr=False)
+    path: Path
     part: Slice
 
     def __call__(self, amount: float, seed: int) -> Source:
-        return traces.replay(self.asks, amount, self.part)
+        # The first seed is 1, and its trace is the one that `read` gives.
+        return traces.replay(_asks(self.path, seed - 1), amount, self.part)
+
+
+@lru_cache(maxsize=4)
+def _asks(path: Path, seed: int) -> Sequence[Ask]:
+    return traces.read(path, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +74,5 @@ def named(name: str, warm_s: float = 100.0, until_s: float = 260.0) -> Workload:
 
 def of_trace(path: Path, part: Slice | None = None) -> Workload:
     """A trace at a speed. Raises traces.BadTrace."""
-    return Workload(path.stem, "x", _Replays(traces.read(path), part or Slice()))
+    _asks(path, 0)
+    return Workload(path.stem, "x", _Replays(path, part or Slice()))
