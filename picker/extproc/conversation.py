@@ -70,11 +70,8 @@ from picker.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
+from picker.extproc.pieces import cut, joined, replaced
 from picker.requests.usage import TAIL_BYTES
-
-MAX_PIECE_BYTES = 62_000
-"""Of a body handed back. Envoy 1.40 takes 1 MiB, others refuse more than 64 KiB; the reference picker sends 62,000."""
-
 
 Door = Callable[[Mapping[str, str], str], NotPicked | None]
 """Refuses a request by its headers, and its tenant in the proxy's metadata, before its body has come."""
@@ -213,7 +210,7 @@ class Conversation:
         return self._refuse_itself(408, "body-late", "The request body did not arrive in time.")
 
     def _ask_with_body(self) -> _Result:
-        actions, state = self._ask(_joined(self._pieces))
+        actions, state = self._ask(joined(self._pieces))
         return [StartTimer(None), *actions], state
 
     def _ask(self, body: bytes) -> _Result:
@@ -255,7 +252,7 @@ class Conversation:
             yield SendBodyPick(picked.endpoints, picked.new_body, picked.prefiller, picked.traceparent)
         else:
             yield SendHeadersPick(picked.endpoints, picked.prefiller, picked.traceparent)
-            yield from self._pass_on(_replaced(pieces, picked.new_body))
+            yield from self._pass_on(replaced(pieces, picked.new_body))
         if self._trailers:
             yield SendTrailersContinue()
 
@@ -263,7 +260,7 @@ class Conversation:
         if self._mode is not BodyMode.FULL_DUPLEX:
             yield from (SendBodyContinue(piece.data if piece.is_new else None) for piece in pieces)
         elif pieces:
-            for data, is_last in cut(_joined(pieces)):
+            for data, is_last in cut(joined(pieces)):
                 yield SendBodyPiece(data, is_last and pieces[-1].end_of_stream)
 
     def _on_not_picked(self, event: NotPicked, now: float) -> _Result:
@@ -363,30 +360,6 @@ def _is_upgrade(headers: Mapping[str, str]) -> bool:
     if headers.get(":method") == "CONNECT":
         return True
     return headers.get("upgrade", "h2c").lower() != "h2c" and "content-length" not in headers
-
-
-def _replaced(pieces: list[RequestBody], new_body: bytes | None) -> list[RequestBody]:
-    """The pieces of another body: all of it in the first, the rest empty, so that each is still answered."""
-    if new_body is None or not pieces:
-        return pieces
-    first, *rest = pieces
-    return [
-        RequestBody(new_body, first.end_of_stream, is_new=True),
-        *(RequestBody(b"", piece.end_of_stream, is_new=True) for piece in rest),
-    ]
-
-
-def _joined(pieces: list[RequestBody]) -> bytes:
-    return pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
-
-
-def cut(data: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Pieces of at most MAX_PIECE_BYTES, each with whether it is the last; one empty piece of nothing."""
-    if len(data) <= MAX_PIECE_BYTES:
-        yield data, True
-        return
-    for start in range(0, len(data), MAX_PIECE_BYTES):
-        yield data[start : start + MAX_PIECE_BYTES], start + MAX_PIECE_BYTES >= len(data)
 
 
 @dataclass(frozen=True, slots=True)

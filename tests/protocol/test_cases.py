@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 
 from picker.extproc.actions import SendRefusal, SendResponseHeadersContinue
 from picker.extproc.budget import ByteBudget
-from picker.extproc.conversation import TRANSITIONS, Conversation, Settings, State, cut
+from picker.extproc.conversation import TRANSITIONS, Conversation, Settings, State
 from picker.extproc.events import Picked, RequestBody, RequestHeaders, ResponseHeaders
+from picker.extproc.pieces import cut
 from tests.protocol.cases import CASES, POST, TWO, Script
 
 SETTINGS = Settings(body_timeout_s=30.0, max_body_bytes=1 << 20, longest_pick_s=35.0)

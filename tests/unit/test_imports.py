@@ -101,6 +101,7 @@ MUST_NOT_IMPORT: dict[str, tuple[str, ...]] = {
     "extproc.actions": ("grpc", "redis", "asyncio", "time", "random"),
     "extproc.conversation": ("grpc", "redis", "asyncio", "time", "random"),
     "extproc.budget": ("grpc", "redis", "asyncio", "time", "random"),
+    "extproc.pieces": ("grpc", "redis", "asyncio", "time", "random"),
     "extproc.wire": ("grpc", "redis", "asyncio", "time", "random"),
     "extproc": ("redis",),
     "transport": ("redis",),
