@@ -160,7 +160,9 @@ class Decided(msgspec.Struct, eq=False, gc=False):
         self._request = self._of_request()
 
     def compact(self) -> None:
-        """Lets go of the arrays, once it was shortened: of workers that were not named nothing is known then."""
+        """Lets go of the arrays: of workers that were not named nothing is known then."""
+        if self._request is None:
+            self.shorten()
         self.decision, self.about, self.roster = None, None, {}
 
     def record(self) -> Record:
