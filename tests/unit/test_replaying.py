@@ -145,7 +145,7 @@ async def test_profiles_limits_and_tenants_are_part_of_what_decides(tmp_path: Pa
 
 
 async def test_other_settings_show_what_they_would_have_changed(tmp_path: Path) -> None:
-    file = await Day(tmp_path).go(150)
+    file = await Day(tmp_path, policy="llm-d").go(150)
     other = Config(policy="random", stale_after_s=1e9, profiles=(Profile(limits=WorkerLimits(running=1)),))
     again = list(replay([file], other))
     assert not_reproduced(again) == []
