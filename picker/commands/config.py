@@ -18,8 +18,9 @@ _AGENT = typer.Option("--agent", help="Of `picker agent` instead of `picker serv
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="YAML file.", dir_okay=False)],
+    file: Annotated[Path | None, typer.Argument(help="YAML file.", dir_okay=False)] = None,
     agent: Annotated[bool, _AGENT] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema instead.")] = False,
     only_set: Annotated[bool, typer.Option("--only-set", help="Leave out what is at its default.")] = False,
 ) -> None:
     """Validate a file and explain every setting: its value, where that comes from, what it means."""
@@ -30,6 +31,10 @@ def check(
     from picker.settings.explain import explained
 
     type: Any = _agent_config() if agent else Config
+    if schema:
+        return _print_schema(type)
+    if file is None:
+        _fail("say which file")
     try:
         config = load(file, type)
         if isinstance(config, Config):
@@ -46,9 +51,8 @@ def check(
 def schema(agent: Annotated[bool, _AGENT] = False) -> None:
     """Print the JSON Schema of the file, for editors and for checks before it is applied."""
     from picker.config import Config
-    from picker.settings.reference import json_schema
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(json_schema(_agent_config() if agent else Config))).decode())
+    _print_schema(_agent_config() if agent else Config)
 
 
 @app.command()
@@ -87,6 +91,12 @@ def import_(
         typer.echo(f"{output}: written, with {len(imported.notes)} notes at its head", err=True)
     else:
         typer.echo(text, nl=False)
+
+
+def _print_schema(type: Any) -> None:
+    from picker.settings.reference import json_schema
+
+    typer.echo(msgspec.json.format(msgspec.json.encode(json_schema(type))).decode())
 
 
 def _agent_config() -> Any:

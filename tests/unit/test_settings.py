@@ -105,7 +105,8 @@ def test_the_schema_knows_every_setting_and_refuses_others() -> None:
     assert set(config["properties"]) == set(Config.__struct_fields__)
     assert config["additionalProperties"] is False
     assert all("description" in each for each in config["properties"].values())
-    assert json.loads(CliRunner().invoke(app, ["config", "schema"]).stdout) == json.loads(json.dumps(schema))
+    for command in (["schema"], ["check", "--schema"]):
+        assert json.loads(CliRunner().invoke(app, ["config", *command]).stdout) == json.loads(json.dumps(schema))
 
 
 def run(*arguments: str) -> tuple[int, str]:
