@@ -61,6 +61,8 @@ class DecisionMetrics(Collector):
         self._over: list[Decided] = []
         self._unlogged: deque[Decided] = deque()
         self._recorder = recorder
+        # For the log of the first request, whether or not one comes at all.
+        self._has_waited = False
         self._counting = threading.Lock()
 
         def counter(name: str, text: str, *labels: str, most: int = _MOST) -> CounterTally:
@@ -136,11 +138,14 @@ class DecisionMetrics(Collector):
     def _known(self, now: float) -> Iterator[Decided]:
         """Those that have ended of which nothing more is to be heard."""
         waiting = self._unlogged
-        waits_until = now - _LOG_WAIT_S if self._recorder.hears_log else math.inf
+        waits = self._recorder.hears_log or not self._has_waited
+        waits_until = now - _LOG_WAIT_S if waits else math.inf
         while waiting and (
             waiting[0].is_logged or (waiting[0].ended_at or 0.0) <= waits_until or len(waiting) > _MOST_UNLOGGED
         ):
-            yield waiting.popleft()
+            decided = waiting.popleft()
+            self._has_waited |= not decided.is_logged
+            yield decided
 
     def _count_new(self, found: Sequence[_New]) -> None:
         self._count_stages([each.decided for each in found])

@@ -21,6 +21,7 @@ class Counted(Rig):
         super().__init__(fleet(3), **events)
         self.metrics = Metrics()
         self.counted = DecisionMetrics(self.metrics.registry, self.recorder)
+        self.counted._has_waited = True
 
     async def answer(self, count: int, **request: str) -> None:
         """So many requests, each answered."""
@@ -96,6 +97,16 @@ async def test_how_a_request_ended_is_counted_when_envoys_log_has_told() -> None
     third.ended_at -= 3.0
     rig.picker.close()
     assert rig.scrape("picker_ended_requests_total")["answered", "", "0.32.0"] == 1
+
+
+async def test_the_first_request_is_waited_for_though_no_log_has_come_yet() -> None:
+    rig = Counted()
+    rig.counted._has_waited = False
+    await rig.answer(1)
+    assert rig.scrape("picker_ended_requests_total") == {}
+    rig.recorder.logged(Logged(200, 1, (), "", "r0", is_cancelled=True))
+    rig.picker.close()
+    assert rig.scrape("picker_ended_requests_total") == {("cancelled", "", "0.32.0"): 1}
 
 
 async def test_hits_that_another_worker_had_are_counted() -> None:
