@@ -101,7 +101,7 @@ async def _send(
             await asyncio.wait_for(leaving.wait(), max(0.0, due - time.monotonic()))
 
 
-async def seconds_to_recover(stack: Stack, within_s: float = 90.0) -> float:
+async def seconds_to_recover(stack: Stack, within_s: float = 180.0) -> float:
     """Until every picker knows all workers, hears Redis, and counts every prefix; infinite if that takes too long."""
     started = time.monotonic()
     while not await _is_whole(stack):
