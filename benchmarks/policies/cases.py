@@ -109,7 +109,7 @@ CASES = (
     Case("synthetic-70b", "Mooncake synthetic, second half", "70b", 16, _SLOW, _SYNTHETIC, 1.3),
     Case("azure-chat-70b", "Azure conversations, second half: nothing shared", "70b", 16, _SLOW, _AZURE_CHAT, 9),
     Case("agents-8b", "agents, contexts up to 64k tokens", "8b", 16, "ttft=2s,tpot=50ms", _users("agents"), 140),
-    Case("rag-32b", "64 documents of 20k tokens", "32b", 8, _USERS, _users("rag"), 110),
+    Case("rag-32b", "64 documents of 20k tokens", "32b", 8, _USERS, _users("rag", LONG_S), 110),
     Case("shared-32b", "150 shared prompts, answers of 1k", "32b", 8, _USERS, _users("shared-prompts"), 350),
     Case("conversations-8b", "Mooncake conversations, second half", "8b", 16, _FAST, _CONVERSATIONS, 4),
     Case("azure-code-70b", "Azure code, second half: nothing shared", "70b", 16, _SLOW, _AZURE_CODE, 9),

@@ -54,7 +54,8 @@ def _scales(results: Sequence[Result]) -> Iterator[str]:
             yield (
                 f"| {scale.name} | {len(cases)} of {len(CASES)} | {len(policies)} of {len(POLICIES)} "
                 f"| {sum(each.runs for each in done):,} | {scale.seeds} | {scale.step:.0%} "
-                f"| {f'{scale.requests:,}' if scale.requests else 'all'} | {scale.seconds:g} (assistants {LONG_S:g}) |"
+                f"| {f'{scale.requests:,}' if scale.requests else 'all'} "
+                f"| {scale.seconds:g} (assistants, rag {LONG_S:g}) |"
             )
     yield "\nA tenth of a trace and two fifths of the users' time warm up. Three seeds and every policy:"
     yield "`make reproduce`; of whole traces: `make reproduce ARGS='--scale full'`, a day or two of two cores."
