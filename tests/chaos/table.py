@@ -13,6 +13,8 @@ def runs_of(verdicts: Sequence[Verdict]) -> str:
     """How often each fault was had with each shape."""
     counts = set(Counter((verdict.shape, verdict.faults) for verdict in verdicts).values())
     least, most = min(counts), max(counts)
+    if most == 1:
+        return "1 run"
     return f"{least} runs" if least == most else f"{least} to {most} runs"
 
 
