@@ -313,7 +313,7 @@ def test_a_holder_that_is_not_trusted_gets_no_credit() -> None:
     assert len({route(view, request(), seed=seed).slots[0] for seed in range(50)}) == 4
 
 
-@pytest.mark.parametrize(("queued_s", "goes_to_the_holder"), [(0.05, True), (0.3, True), (3.0, False)])
+@pytest.mark.parametrize(("queued_s", "goes_to_the_holder"), [(0.05, True), (0.2, True), (3.0, False)])
 def test_a_loaded_holder_keeps_a_prompt_only_while_the_wait_is_worth_it(
     queued_s: float, goes_to_the_holder: bool
 ) -> None:
@@ -329,8 +329,9 @@ def test_a_debt_shrinks_as_it_is_worked_off() -> None:
     holder = slot_at(view, endpoint(0))
     view.index.store(holder, request().chain)
     view.place(holder, [OTHER], True, 3.0, 6400, now=0.0)
-    assert route(view, request(), now=0.0).slots[0] != holder
-    assert route(view, request(), now=2.9).slots[0] == holder
+    wanted = request(output=20)
+    assert route(view, wanted, now=0.0).slots[0] != holder
+    assert route(view, wanted, now=2.9).slots[0] == holder
 
 
 def test_a_worker_that_gives_no_token_for_long_is_avoided_even_by_what_it_holds() -> None:
@@ -391,16 +392,16 @@ def test_a_burst_of_prompts_without_a_chain_spreads_evenly() -> None:
 
 def test_a_small_burst_of_one_prompt_is_computed_once() -> None:
     view = fleet(8)
-    assert len({send(view, request(), seed=number) for number in range(6)}) == 1
+    assert len({send(view, request(output=20), seed=number) for number in range(6)}) == 1
 
 
 def test_a_big_burst_of_one_prompt_overflows_to_one_worker_after_another() -> None:
     view = fleet(8)
-    winners = [send(view, request(), seed=number) for number in range(40)]
-    runs = [len(list(run)) for _, run in itertools.groupby(winners)]
-    assert 2 <= len(runs) == len(set(winners))
+    winners = [send(view, request(output=20), seed=number) for number in range(40)]
+    first_run = len(list(itertools.takewhile(lambda slot: slot == winners[0], winners)))
+    assert 4 <= first_run < 40
     # Whoever computes the prompt gets a good share of what follows: it does not scatter.
-    assert min(runs[:-1]) >= 4
+    assert min(Counter(winners).values()) >= 4
 
 
 def test_the_turns_of_conversations_stay_together_among_others() -> None:
