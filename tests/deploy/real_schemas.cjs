@@ -1,7 +1,7 @@
 // Custom resources against the validators that @kubernetes-models generates from each project's own CRDs.
 // Standard input: a JSON array of objects. Output: a JSON array, for each one its faults, or null for an unknown kind.
 const path = require("path");
-const modules = path.join(process.argv[2], "node_modules", "@kubernetes-models");
+const modules = path.join(path.resolve(process.argv[2]), "node_modules", "@kubernetes-models");
 const SCHEMAS = {
   "gateway.networking.k8s.io/v1 Gateway": "gateway-api/_schemas/IoK8sSigsGatewayApiApisV1Gateway",
   "gateway.networking.k8s.io/v1 HTTPRoute": "gateway-api/_schemas/IoK8sSigsGatewayApiApisV1HTTPRoute",
