@@ -395,6 +395,11 @@ def test_a_small_burst_of_one_prompt_is_computed_once() -> None:
     assert len({send(view, request(output=20), seed=number) for number in range(6)}) == 1
 
 
+def test_a_small_burst_of_one_prompt_with_long_answers_is_computed_by_few() -> None:
+    view = fleet(8)
+    assert len({send(view, request(output=200), seed=number) for number in range(6)}) <= 3
+
+
 def test_a_big_burst_of_one_prompt_overflows_to_one_worker_after_another() -> None:
     view = fleet(8)
     winners = [send(view, request(output=20), seed=number) for number in range(40)]
@@ -402,6 +407,7 @@ def test_a_big_burst_of_one_prompt_overflows_to_one_worker_after_another() -> No
     assert 4 <= first_run < 40
     # Whoever computes the prompt gets a good share of what follows: it does not scatter.
     assert min(Counter(winners).values()) >= 4
+    assert len(set(winners)) <= 4
 
 
 def test_the_turns_of_conversations_stay_together_among_others() -> None:
