@@ -180,24 +180,26 @@ class _Stream:
         self._events.append(event)
         while self._events:
             event = self._events.popleft()
-            for action in self._exchange.conversation.receive(event, self._now()):
-                if (kind := type(action)) in BUILDERS:
-                    self._exchange.seen[kind] += 1
-                    await self._context.write(build(action))
-                elif isinstance(action, Pick):
-                    self._events.append(await self._pick(action))
-                else:
-                    self._exchange.note(action)
+            await self._receive(event)
             if isinstance(event, Picked):
                 self._exchange.replied(event)
+
+    async def _receive(self, event: Event) -> None:
+        for action in self._exchange.conversation.receive(event, self._now()):
+            if (kind := type(action)) in BUILDERS:
+                self._exchange.seen[kind] += 1
+                await self._context.write(build(action))
+            elif isinstance(action, Pick):
+                self._events.append(await self._pick(action))
+            else:
+                self._exchange.note(action)
 
     async def _pick(self, wanted: Pick) -> Picked | NotPicked:
         answer = run_eagerly(self._exchange.answers.pick(wanted))
         if not isinstance(answer, asyncio.Task):
             return answer
         try:
-            for action in self._exchange.conversation.receive(NotYet(), self._now()):
-                await self._context.write(build(action))
+            await self._receive(NotYet())
             return await answer
         except BaseException:
             answer.cancel()

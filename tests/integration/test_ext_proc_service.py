@@ -56,6 +56,22 @@ async def test_messages_and_streams_are_counted_by_kind(transport: str) -> None:
         assert server.service.ended() == {("full_duplex",): 1}
 
 
+async def test_the_message_that_asks_for_more_time_is_counted_too(transport: str) -> None:
+    picker, settings = ScriptedPicker(delay_s=0.05), Settings(longest_pick_s=30.0)
+    async with served(transport, picker, settings) as server, server.client() as channel:
+        stream = open_stream(channel)
+        await stream.write(headers(MODES.BUFFERED, end=True))
+        assert (await stream.read()).HasField("override_message_timeout")
+        assert (await stream.read()).HasField("request_headers")
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+        assert server.service.messages() == {
+            ("received", "request_headers"): 1,
+            ("sent", "override_message_timeout"): 1,
+            ("sent", "request_headers"): 1,
+        }
+
+
 async def test_a_reset_releases_wherever_it_comes(transport: str) -> None:
     for messages in ([], [headers()], [headers(), body(b"{", False)], [headers(), body(b"{}")]):
         async with served(transport) as server, server.client() as channel:
