@@ -52,16 +52,13 @@ def parse(data: bytes) -> Event:
 
 def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
     headers = message.request_headers
-    mode = response_mode = BodyMode.NONE
-    comes_unasked = False
+    # Data planes from before full duplex do not announce the modes; there the body comes buffered.
+    mode, response_mode, comes_unasked = BodyMode.BUFFERED, BodyMode.NONE, False
     if message.HasField("protocol_config"):
         config = message.protocol_config
         mode = _MODES.get(config.request_body_mode, BodyMode.NONE)
         response_mode = _MODES.get(config.response_body_mode, BodyMode.NONE)
         comes_unasked = config.send_body_without_waiting_for_header_response
-    else:
-        # Data planes from before full duplex do not announce the mode; there the body comes buffered.
-        mode = BodyMode.BUFFERED
     says_more = message.HasField("metadata_context")
     return RequestHeaders(
         headers=_headers(headers),
