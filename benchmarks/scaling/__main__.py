@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common.doc import put
 from benchmarks.scaling.run import Result, Scene, run, scalers, scene
 
 TARGETS: dict[str, Sequence[float]] = {
@@ -19,7 +20,6 @@ TARGETS: dict[str, Sequence[float]] = {
     "predictive": (0.8, 0.7, 0.6),
 }
 QUICK: dict[str, Sequence[float]] = {"busy": (0.8,), "requests": (), "predictive": (0.7,)}
-BEGIN, END = "<!-- made by benchmarks.scaling -->\n", "<!-- end -->\n"
 
 
 def main(
@@ -39,9 +39,7 @@ def main(
     if json:
         json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     if doc:
-        text = doc.read_text()
-        before, rest = text.split(BEGIN)
-        doc.write_text(f"{before}{BEGIN}{_markdown(results)}{END}{rest.split(END)[1]}")
+        put(doc, "benchmarks.scaling", _markdown(results))
 
 
 def _scenes(mooncake: Path | None, azure: Path | None, quick: bool) -> list[Scene]:

@@ -12,14 +12,12 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.common.doc import put
 from picker.simulation.process import DidNotStart
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import PER_S, Verdict, rig, suffer
 from tests.chaos.shapes import SHAPES
 from tests.chaos.table import runs_of, table
-
-BEGIN, END = "<!-- written by python -m tests.chaos -->", "<!-- end -->"
-
 
 _Faults = tuple[str, ...]
 
@@ -49,15 +47,10 @@ def main(
         verdicts.append(verdict)
         _tell(verdict)
         if write:
-            _put(write, f"{per_s:g} requests a second, {runs_of(verdicts)}.\n\n{table(verdicts)}")
+            put(write, "tests.chaos", f"{per_s:g} requests a second, {runs_of(verdicts)}.\n\n{table(verdicts)}\n")
 
     asyncio.run(_suffer_shapes(work, at_once, per_s, note))
     raise typer.Exit(not all(verdict.is_well for verdict in verdicts))
-
-
-def _put(page: Path, text: str) -> None:
-    before, _, rest = page.read_text().partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
 
 
 def _differ(one: str, other: str) -> bool:

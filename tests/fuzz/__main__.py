@@ -19,10 +19,10 @@ import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.doc import put
 from tests.fuzz.corpus import keep, kept
 from tests.fuzz.targets import TARGETS, Target
 
-BEGIN, END = "<!-- written by python -m tests.fuzz -->", "<!-- end of fuzz -->"
 _EXECUTED = re.compile(r"number_of_executed_units:\s*(\d+)")
 _COVERED = re.compile(r"cov: (\d+)")
 _AT_ONCE = 100
@@ -59,8 +59,7 @@ def main(
             found.append(one)
     page = _page(found, minutes, "atheris" if has_atheris else "Hypothesis")
     if write:
-        before, _, tail = write.read_text().partition(BEGIN)
-        write.write_text(f"{before}{BEGIN}\n\n{page}\n\n{END}{tail.partition(END)[2]}")
+        put(write, "tests.fuzz", f"{page}\n")
     raise typer.Exit(any(one.defect for one in found))
 
 

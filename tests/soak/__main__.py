@@ -13,13 +13,13 @@ import httpx
 import typer
 from redis.asyncio import Redis
 
+from benchmarks.common.doc import put
 from picker.simulation.stack import Plan, Stack
 from tests.integration.traffic import until
 from tests.soak.judge import NOT_JUDGED, Line, judged
 from tests.soak.probe import Sample, books, sample
 from tests.soak.traffic import STAYING, Soak, soak
 
-BEGIN, END = "<!-- written by python -m tests.soak -->", "<!-- end of soak -->"
 _SMALL = {
     # Caches that are full soon, so that what grows after that is a leak.
     "limits": {"prompt_states_bytes": 2 << 20, "prompt_tokens_bytes": 2 << 20},
@@ -40,8 +40,7 @@ def main(
     page = _page(lines, told, rest, minutes)
     typer.echo(page)
     if write:
-        before, _, tail = write.read_text().partition(BEGIN)
-        write.write_text(f"{before}{BEGIN}\n\n{page}\n\n{END}{tail.partition(END)[2]}")
+        put(write, "tests.soak", f"{page}\n")
     grown = [line.name for line in lines if line.name != NOT_JUDGED and not line.is_flat]
     open_books = [name for name, value in rest.items() if value]
     for problem in (*grown, *open_books, *told.steady.lost[:5]):

@@ -20,6 +20,7 @@ import structlog
 import typer
 
 from benchmarks.common.conversations import Conversations
+from benchmarks.common.doc import put
 from benchmarks.common.fleet import Activity
 from benchmarks.common.load import Client, chat, poisson, precise_loop
 from benchmarks.extproc.contenders import KB, MODEL, Contender, Responder
@@ -28,7 +29,6 @@ from tests.integration.traffic import until
 from tests.soak.judge import Line, judged
 from tests.soak.probe import BOOKS, Sample, use_of
 
-BEGIN, END = "<!-- written by python -m tests.soak.hour -->", "<!-- end of hour -->"
 _SLICE_S = 5.0
 _SAMPLES = 60
 _REST_S = 30.0
@@ -65,8 +65,7 @@ def main(
     page = _page(lines, told, minutes, per_s, transport)
     typer.echo(page)
     if write:
-        before, _, tail = write.read_text().partition(BEGIN)
-        write.write_text(f"{before}{BEGIN}\n\n{page}\n\n{END}{tail.partition(END)[2]}")
+        put(write, "tests.soak.hour", f"{page}\n")
     problems = [line.name for line in lines if not line.is_flat] + [name for name, value in told.rest.items() if value]
     if told.failed or told.placed != told.sent:
         problems.append(f"{told.failed} failed, {told.sent - told.placed} not placed")
