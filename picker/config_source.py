@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from picker.config import Config
 from picker.config_checks import check
-from picker.config_files import load, parse
+from picker.config_files import converted, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,6 @@ class ConfigSource:
         config = load(self.path, Config) if self.path else Config()
         if self.options:
             together = msgspec.to_builtins(config) | dict(self.options)
-            config = parse(yaml.safe_dump(together), Config, "command line")
+            config = converted(together, Config, "command line")
         check(config)
         return config
