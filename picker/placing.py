@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from random import Random
 
 import msgspec
-import numpy as np
 
 from picker.admission.entry import Entry
 from picker.config import Config
@@ -33,7 +32,6 @@ SILENT_S = 10.0
 """A request that ends unanswered after so long has failed. Peers: 60 s; engines that stream answer in far less."""
 
 _MOST_ANSWERS = 128
-_NOTHING_CACHED = np.zeros(1, np.int64)
 _FOR_WANT_OF_WORKERS = (Reason.NO_WORKERS, Reason.NOT_READY)
 
 
@@ -176,7 +174,7 @@ class Placer:
             return outcome.decision.work_s + (outcome.prefill.work_s if outcome.prefill else 0.0)
         if isinstance(outcome, Refused) and outcome.reason not in _FOR_WANT_OF_WORKERS:
             return None
-        return float(self._model.prefill_s(request.prompt_tokens, _NOTHING_CACHED)[0])
+        return self._model.prefill_on_one_s(request.prompt_tokens)
 
     def answered(self, placement: Placement, status: int, served: str, now: float) -> None:
         """The head of a response has come, from the endpoint `served`, "" where the proxy does not say.

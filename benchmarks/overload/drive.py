@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import httpx
-import numpy as np
 
 from benchmarks.common.load import poisson
 from picker.scheduling.model import WorkerModel
@@ -110,7 +109,7 @@ async def run(seconds: float, factor: float = 2.0, seed: int = 1) -> Report:
             answers,
             routed,
             refused,
-            float(WORKER_MODEL.prefill_s(prompt_tokens, np.zeros(1, np.int64))[0]),
+            WORKER_MODEL.prefill_on_one_s(prompt_tokens),
             memory.result(),
             left_over,
         )

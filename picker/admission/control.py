@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import msgspec
-import numpy as np
 
 from picker.admission.detour import detour
 from picker.admission.entry import NEVER, Entry
@@ -293,8 +292,8 @@ class Admission:
         if isinstance(decision, Routed):
             return decision.work_s
         request = entry.request
-        hits = self._view.hit_blocks(request.chain).max() * request.block_tokens if request.chain else 0
-        return float(self._model.prefill_s(request.prompt_tokens, np.array([hits], np.int64))[0])
+        hits = int(self._view.hit_blocks(request.chain).max()) * request.block_tokens if request.chain else 0
+        return self._model.prefill_on_one_s(request.prompt_tokens, hits)
 
     def _expired(self, entry: Entry, now: float) -> Turned:
         if not self._view.ready.any():

@@ -38,6 +38,6 @@ def detour(
         slots=slots,
         endpoints=tuple(dict.fromkeys(view.facts(each).endpoint for each in slots)),
         hit_tokens=decision.hits.item(slot),
-        work_s=float(model.prefill_s(prompt_tokens, decision.hits[slot : slot + 1])[0]),
+        work_s=model.prefill_on_one_s(prompt_tokens, decision.hits.item(slot)),
         is_detour=slot != decision.slots[0],
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from picker.admission.settings import Room
 from picker.fleet.view import View
 from picker.scheduling.model import WorkerModel
@@ -21,7 +19,7 @@ class WorkerRoom:
     def __init__(self, view: View, model: WorkerModel, settings: Room):
         self._view = view
         self._model = model
-        self._most_s = float(model.prefill_s(settings.tokens, np.zeros(1, np.int64))[0])
+        self._most_s = model.prefill_on_one_s(settings.tokens)
         self._most_kv = settings.kv_used
         self._tpot_s = settings.tpot_s
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-import numpy as np
 import xxhash
 
 from picker.admission.control import ranked
@@ -16,7 +15,6 @@ from picker.scheduling.model import WorkerModel
 
 STRANGERS = 0
 """The bucket of all tenants that are not named in the configuration, where some are."""
-_NOTHING = np.zeros(1, np.int64)
 
 
 class Deadlines(msgspec.Struct, frozen=True, gc=False):
@@ -74,6 +72,6 @@ class Rules:
         )
 
     def _objective_s(self, own: ClassSettings, terms: Terms, prompt_tokens: int) -> float:
-        cold_s = float(self._model.prefill_s(prompt_tokens, _NOTHING)[0])
+        cold_s = self._model.prefill_on_one_s(prompt_tokens)
         usual_s = NEVER if own.ttft_s is None else own.ttft_s + own.ttft_prefills * cold_s
         return min(usual_s, terms.ttft_s or NEVER)

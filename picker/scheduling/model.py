@@ -61,3 +61,7 @@ class WorkerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         of_a_token = attended_s * cached + (attended_s * prompt_tokens + self.prefill_s_per_token)
         seconds: Floats = new * of_a_token + steps * self.step_s
         return seconds
+
+    def prefill_on_one_s(self, prompt_tokens: int, hit_tokens: int = 0) -> float:
+        """As `prefill_s`, on a single worker."""
+        return self.prefill_s(prompt_tokens, np.array([hit_tokens], np.int64)).item()
