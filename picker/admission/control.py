@@ -102,11 +102,13 @@ class Admission:
                 self._admit(entry, verdict, now)
             if verdict is not None:
                 return verdict
-        turned = self._turned_away(entry, decision, now)
+        hits = self._hit_blocks(entry, decision)
+        until = self._latest(entry, decision, hits)
+        turned = self._turned_away(entry, until, hits, now)
         if turned is not None:
             return turned
         self.pace.elapse(bool(self.waiting), now)
-        self.waiting.add(entry, self._latest(entry, decision))
+        self.waiting.add(entry, until)
         return None
 
     def is_full(self, rank: int, tenant: str | int, size: int) -> Turned | None:
@@ -226,10 +228,10 @@ class Admission:
 
     # Whether it may wait.
 
-    def _turned_away(self, entry: Entry, decision: Decision | None, now: float) -> Turned | None:
+    def _turned_away(self, entry: Entry, until: float, hits: int, now: float) -> Turned | None:
         if self.is_draining:
             return Turned(Cause.SHUTTING_DOWN)
-        if self._is_cold(entry, decision, now):
+        if until < entry.arrived_at or self._is_cold(entry, hits, now):
             return Turned(Cause.COLD, retry_after_s(self._settings.gate.retry_s, self._chance()))
         if self._is_hopeless(entry, now):
             return Turned(Cause.TOO_LATE, self._retry_after_s(entry.rank))
@@ -251,16 +253,9 @@ class Admission:
             self._displaced.append(last)
         return True
 
-    def _is_cold(self, entry: Entry, decision: Decision | None, now: float) -> bool:
+    def _is_cold(self, entry: Entry, hits: int, now: float) -> bool:
         chain = entry.request.chain
-        if self._latest(entry, decision) < entry.arrived_at:
-            return True
-        if not chain:
-            return False
-        hits = decision.hit_tokens // entry.request.block_tokens if isinstance(decision, Routed) else None
-        if hits is None:
-            hits = int(self._view.hit_blocks(chain).max())
-        return self.gate.refuses(chain, hits, self._view.residence_s(now))
+        return bool(chain) and self.gate.refuses(chain, hits, self._view.residence_s(now))
 
     def _is_hopeless(self, entry: Entry, now: float) -> bool:
         """Whether it would still wait when its time is up, at the pace at which others leave the queue."""
@@ -279,21 +274,25 @@ class Admission:
             return Cause.CLASS_FULL
         return None if waiting.total.admits(settings.total, size, tokens, own.fill) else Cause.ALL_FULL
 
-    def _latest(self, entry: Entry, decision: Decision | None) -> float:
-        """When it is too late even for a worker that has nothing else to do."""
+    def _hit_blocks(self, entry: Entry, decision: Decision | None) -> int:
+        """Of its prompt, where it would go or, where that is not known, where most of it is cached."""
+        request = entry.request
+        if isinstance(decision, Routed):
+            return decision.hit_tokens // request.block_tokens
+        return int(self._view.hit_blocks(request.chain).max()) if request.chain else 0
+
+    def _latest(self, entry: Entry, decision: Decision | None, hits: int) -> float:
+        """When it is too late even for a worker that has nothing else to do and so many blocks of it cached."""
         if not self._view.ready.any():
             return entry.workers_by
         if entry.first_token_by == NEVER:
             return entry.leave_at
-        return min(entry.leave_at, entry.first_token_by - self._least_work_s(entry, decision))
-
-    def _least_work_s(self, entry: Entry, decision: Decision | None) -> float:
-        """Of its prefill, where most of it is cached."""
-        if isinstance(decision, Routed):
-            return decision.work_s
         request = entry.request
-        hits = int(self._view.hit_blocks(request.chain).max()) * request.block_tokens if request.chain else 0
-        return self._model.prefill_on_one_s(request.prompt_tokens, hits)
+        if isinstance(decision, Routed):
+            work_s = decision.work_s
+        else:
+            work_s = self._model.prefill_on_one_s(request.prompt_tokens, hits * request.block_tokens)
+        return min(entry.leave_at, entry.first_token_by - work_s)
 
     def _expired(self, entry: Entry, now: float) -> Turned:
         if not self._view.ready.any():
