@@ -208,8 +208,8 @@ class Picker:
         self, placer: Placer, wanted: Pick, known: _Known, avoid: frozenset[str]
     ) -> tuple[AskedFor, SchedulingRequest]:
         """What is told of the request, and what the decision is made about."""
-        request, mean_output = known.request, self._view.lengths.mean(known.base)
-        about = placer.about(request, known.prefix, known.adapter, mean_output, wanted.headers, wanted.subset, avoid)
+        request = known.request
+        about = placer.about(request, known.prefix, known.base, known.adapter, wanted.headers, wanted.subset, avoid)
         return asked_for(request, known.prefix.rung, wanted.headers), about
 
     def _renamed(self, request: InferenceRequest, body: bytes) -> tuple[InferenceRequest, bytes | None]:

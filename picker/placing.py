@@ -104,13 +104,13 @@ class Placer:
         self,
         request: InferenceRequest,
         prefix: PrefixChain,
+        base: str,
         adapter: str,
-        mean_output: int,
         headers: Mapping[str, str],
         subset: frozenset[str] | None,
         avoid: frozenset[str],
     ) -> SchedulingRequest:
-        """What the decision is made about. `mean_output`: tokens of an answer of this model."""
+        """What the decision is made about. `base` and `adapter` as `View.base_and_adapter` has them."""
         terms, model = request.terms, request.model or ""
         prompt_tokens = prefix.prompt_tokens or _guessed_tokens(request)
         self._sequence += 1
@@ -118,7 +118,7 @@ class Placer:
             sequence=self._sequence - 1,
             model=request.model,
             prompt_tokens=prompt_tokens,
-            expected_output_tokens=_expected_output(request, mean_output),
+            expected_output_tokens=_expected_output(request, self._view.lengths.mean(base)),
             wanted_output_tokens=request.max_tokens or 0,
             chain=prefix.blocks,
             block_tokens=prefix.block_tokens,
@@ -128,18 +128,15 @@ class Placer:
             session=digest(terms.session) if terms.session else "",
             subset=subset,
             avoid=avoid,
-            require=self._required(headers, model),
+            require=self._required(headers, model, base, adapter),
             profile=choose(self._profiles, model, terms.tenant, terms.objective, prompt_tokens),
         )
 
-    def _required(self, headers: Mapping[str, str], model: str) -> Mapping[str, Sequence[str]]:
+    def _required(self, headers: Mapping[str, str], model: str, base: str, adapter: str) -> Mapping[str, Sequence[str]]:
         required = required_labels(headers, self._requirement_headers) if self._requirement_headers else {}
         if not self._placement:
             return required
-        workers = self._placement.get(model)
-        if workers is None:
-            base, adapter = self._view.base_and_adapter(model)
-            workers = None if adapter else self._placement.get(base)
+        workers = self._placement.get(model, None if adapter else self._placement.get(base))
         return required if workers is None else {**required, "worker": workers}
 
     def decide(self, request: SchedulingRequest, now: float) -> tuple[Decision, Routed | None]:
