@@ -251,7 +251,6 @@ class _Recorded(_Run):
         super().__init__(cluster, Replay(day.asks, _BLOCK_TOKENS), seed, None, None)
         for worker in self._workers:
             worker.is_alive = False
-            self.picker.retire(worker.number)
         for each in day.presences:
             self._at(each.at, self._come if each.is_there else self._leave, self._workers[each.worker])
 
@@ -264,8 +263,6 @@ class _Recorded(_Run):
         self.picker.retire(worker.number)
 
     def _gateway(self, number: int, seed: int) -> Gateway:
-        for worker in self._workers:
-            self.picker.admit(worker.number, self._facts(worker), 0.0)
         return self.picker
 
     def _facts(self, worker: _Worker) -> Facts:
