@@ -32,7 +32,7 @@ def check(
 
     type: Any = _agent_config() if agent else Config
     if schema:
-        return _print_schema(type)
+        return print_schema(type)
     if file is None:
         _fail("say which file")
     try:
@@ -52,7 +52,7 @@ def schema(agent: Annotated[bool, _AGENT] = False) -> None:
     """Print the JSON Schema of the file, for editors and for checks before it is applied."""
     from picker.config import Config
 
-    _print_schema(_agent_config() if agent else Config)
+    print_schema(_agent_config() if agent else Config)
 
 
 @app.command()
@@ -93,7 +93,8 @@ def import_(
         typer.echo(text, nl=False)
 
 
-def _print_schema(type: Any) -> None:
+def print_schema(type: Any) -> None:
+    """Prints the JSON Schema of a settings or document type."""
     from picker.settings.reference import json_schema
 
     typer.echo(msgspec.json.format(msgspec.json.encode(json_schema(type))).decode())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
+
+from picker.commands.client import fail
+from picker.commands.config import print_schema
 
 app = typer.Typer(no_args_is_help=True, help="Orders of an orchestration platform, and the state that it is told.")
 
@@ -19,9 +20,8 @@ def schema(
     """Print the JSON Schema of the orders, or of the state."""
     from picker.platform.orders import Orders
     from picker.platform.state import State
-    from picker.settings.reference import json_schema
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(json_schema(State if state else Orders))).decode())
+    print_schema(State if state else Orders)
 
 
 @app.command()
@@ -35,7 +35,6 @@ def check(
     try:
         orders = load(file, Orders)
     except ConfigError as error:
-        typer.echo(f"picker: {error}", err=True)
-        sys.exit(2)
+        fail(str(error))
     given = [name for name in SECTIONS if getattr(orders, name) not in (None, "")]
     typer.echo(f"{file.name} would be followed: {', '.join(given) or 'nothing'} given")
