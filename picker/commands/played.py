@@ -49,7 +49,7 @@ def _told(totals: Totals, requests: Sequence[Request]) -> dict[str, Any]:
         "refused": sum(totals.refused.values()),
         "reasons": dict(totals.refused),
         "predicted hit tokens": totals.hit_tokens,
-        "predicted hit share": _share(totals.hit_tokens, totals.prompt_tokens),
+        "predicted hit share": share(totals.hit_tokens, totals.prompt_tokens),
     }
     if not requests:
         return {**told, **_times("ttft", totals.ttft_s)}
@@ -58,7 +58,7 @@ def _told(totals: Totals, requests: Sequence[Request]) -> dict[str, Any]:
         **told,
         "failed": len(requests) - len(served) - told["refused"],
         "hit tokens": cached,
-        "hit share": _share(cached, prompts),
+        "hit share": share(cached, prompts),
         **_times("predicted ttft", totals.ttft_s),
         **_times("ttft", [request.ttft_s for request in served]),
         **_times("whole answer", [request.ttft_s + request.decode_s for request in served]),
@@ -79,15 +79,19 @@ def _table(found: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _times(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    waits = sorted(seconds)
-    mean = round(sum(waits) / max(1, len(waits)), 4)
-    return {f"{name} mean s": mean, f"{name} p50 s": quantile(waits, 0.5), f"{name} p95 s": quantile(waits, 0.95)}
+    return dict(zip((f"{name} mean s", f"{name} p50 s", f"{name} p95 s"), spread(seconds), strict=True))
 
 
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of values in order; 0 where there is none."""
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 4) if ordered else 0.0
+def spread(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """Mean, median and 95th percentile; 0 where there are none."""
+    ordered = sorted(seconds)
+    return round(sum(ordered) / max(1, len(ordered)), 4), _quantile(ordered, 0.5), _quantile(ordered, 0.95)
 
 
-def _share(part: int, whole: int) -> float:
+def _quantile(ordered: Sequence[float], rank: float) -> float:
+    return round(ordered[min(len(ordered) - 1, int(rank * len(ordered)))], 4) if ordered else 0.0
+
+
+def share(part: int, whole: int) -> float:
+    """Of a whole that may be 0."""
     return round(part / max(1, whole), 4)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from picker.commands.client import fail
-from picker.commands.played import quantile, show_played
+from picker.commands.played import share, show_played, spread
 from picker.replaying import Again, Totals
 
 
@@ -109,14 +109,14 @@ class _Comparison:
 
 
 def _figures(totals: Totals) -> dict[str, Any]:
-    waits = sorted(totals.ttft_s)
+    mean_s, median_s, p95_s = spread(totals.ttft_s)
     return {
         "routed": totals.routed,
         "refused": sum(totals.refused.values()),
         "reasons": dict(totals.refused),
         "hit_tokens": totals.hit_tokens,
-        "hit_share": round(totals.hit_tokens / max(1, totals.prompt_tokens), 4),
-        "ttft_mean_s": round(sum(waits) / max(1, len(waits)), 4),
-        "ttft_p50_s": quantile(waits, 0.5),
-        "ttft_p95_s": quantile(waits, 0.95),
+        "hit_share": share(totals.hit_tokens, totals.prompt_tokens),
+        "ttft_mean_s": mean_s,
+        "ttft_p50_s": median_s,
+        "ttft_p95_s": p95_s,
     }
