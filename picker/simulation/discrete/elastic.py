@@ -166,11 +166,7 @@ class _Elastic(_Run):
     def _start(self, now: float, worker: _Worker) -> None:
         self._count(now)
         self._starting.remove(worker.number)
-        worker.engine, worker.is_alive = self._engine(), True
-        worker.copies.clear()
-        worker.epoch += 1
-        for gateway in self._gateways:
-            gateway.admit(worker.number, self._facts(worker), now)
+        self._revive(now, worker, self._engine())
 
     def _remove(self, worker: _Worker) -> None:
         worker.is_alive = False
