@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from picker.prompts.reader import Rung
 from picker.telemetry.http_server import Answer, Asked, serve
-from picker.telemetry.tallies import CounterTally, HistogramTally
+from picker.telemetry.tallies import Counted, CounterTally, Counts, HistogramTally
 from picker.transport.errors import Reason
 
 # A `_created` series beside each counter doubles what is scraped and stored.
@@ -19,9 +19,6 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Readings = Mapping[str, tuple[str, float]]
 """Gauge name -> (help, value)."""
-
-Counts = Mapping[tuple[str, ...], float]
-"""Label values -> count."""
 
 ModelReadings = Mapping[str, tuple[str, Mapping[str, float]]]
 """Gauge name -> (help, model or class -> value)."""
@@ -128,7 +125,7 @@ class Metrics:
 
     def add_counts(self, name: str, text: str, labels: Sequence[str], read: Callable[[], Counts]) -> None:
         """Counters that somebody else keeps, which `read` gives at each scrape, in its thread."""
-        self.registry.register(_Counts(name, text, labels, read))
+        Counted(self.registry, f"picker_{name}", text, labels, read)
 
     def add_modes(self, read: Callable[[], Mapping[str, bool]]) -> None:
         """What does not work as it should, by name."""
@@ -173,23 +170,6 @@ class _Gauges(Collector):
         for name, (text, value) in self._read().items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             yield kind(f"picker_{name}", text, value)
-
-
-class _Counts(Collector):
-    def __init__(self, name: str, text: str, labels: Sequence[str], read: Callable[[], Counts]):
-        self._name = f"picker_{name}"
-        self._text = text
-        self._labelnames = tuple(labels)
-        self._read = read
-
-    def describe(self) -> Iterable[Metric]:
-        yield CounterMetricFamily(self._name, self._text, labels=self._labelnames)
-
-    def collect(self) -> Iterable[Metric]:
-        family = CounterMetricFamily(self._name, self._text, labels=self._labelnames)
-        for values, count in self._read().items():
-            family.add_metric(values, count)
-        yield family
 
 
 class _Modes(Collector):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, Exemplar, HistogramMetricFamily, Metric
@@ -19,18 +19,42 @@ from picker.telemetry.labels import OTHER
 
 Values = tuple[str, ...]
 
+Counts = Mapping[Values, float]
+"""Label values -> count."""
 
-class CounterTally(Collector):
-    """Counts by label values, of at most `most` combinations; what is beyond them counts as `other`."""
 
-    def __init__(self, registry: CollectorRegistry, name: str, text: str, labels: Sequence[str] = (), most: int = 1000):
+class Counted(Collector):
+    """Counts by label values that somebody else keeps, which `read` gives at each scrape, in its thread."""
+
+    def __init__(
+        self, registry: CollectorRegistry, name: str, text: str, labels: Sequence[str], read: Callable[[], Counts]
+    ):
         self._name = name
         self._text = text
         self._labelnames = tuple(labels)
+        self._read = read
+        registry.register(self)
+
+    def describe(self) -> Iterable[Metric]:
+        """Of prometheus_client: the name alone."""
+        yield CounterMetricFamily(self._name, self._text, labels=self._labelnames)
+
+    def collect(self) -> Iterable[Metric]:
+        """Of prometheus_client."""
+        family = CounterMetricFamily(self._name, self._text, labels=self._labelnames)
+        for values, count in self._read().items():
+            family.add_metric(values, count)
+        yield family
+
+
+class CounterTally(Counted):
+    """Counts by label values, of at most `most` combinations; what is beyond them counts as `other`."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, text: str, labels: Sequence[str] = (), most: int = 1000):
         self._most = most
         # One without labels is there from the start.
         self._counts: dict[Values, float] = {} if labels else {(): 0.0}
-        registry.register(self)
+        super().__init__(registry, name, text, labels, lambda: dict(self._counts))
 
     def __len__(self) -> int:
         return len(self._counts)
@@ -59,17 +83,6 @@ class CounterTally(Collector):
     def items(self) -> list[tuple[Values, float]]:
         """A copy."""
         return list(self._counts.items())
-
-    def describe(self) -> Iterable[Metric]:
-        """Of prometheus_client: the name alone."""
-        yield CounterMetricFamily(self._name, self._text, labels=self._labelnames)
-
-    def collect(self) -> Iterable[Metric]:
-        """Of prometheus_client."""
-        family = CounterMetricFamily(self._name, self._text, labels=self._labelnames)
-        for values, count in self.items():
-            family.add_metric(values, count)
-        yield family
 
 
 class _Buckets:
