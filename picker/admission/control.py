@@ -182,17 +182,19 @@ class Admission:
         return late or Admitted(decision, prefill)
 
     def _has_room(self, entry: Entry, slot: int, now: float) -> bool:
-        return self._room.is_at(slot, now, 1 - self._settings.room.kept * self._gives_way(entry, now))
+        return self._room.is_at(slot, now, self._share(entry, now))
 
-    def _gives_way(self, entry: Entry, now: float) -> int:
-        """To how many the last of a worker's room is left: to tenants who have had less, and to higher classes."""
+    def _share(self, entry: Entry, now: float) -> float:
+        """Of a worker's room: the last of it is left to tenants who have had less, and to higher classes."""
         is_outranked = any(now - at < WINDOW_S for at in self._asked_at[: entry.rank])
-        return self.usage.is_ahead(entry.tenant) + is_outranked
+        return 1 - self._settings.room.kept * (self.usage.is_ahead(entry.tenant) + is_outranked)
 
     def _detour(self, decision: Routed, entry: Entry, now: float) -> Routed | None:
         most_s = self._settings.detour_s
-        has_room = partial(self._has_room, entry, now=now)
-        return detour(decision, entry.tokens, most_s, has_room, self._view, self._model) if most_s else None
+        if not most_s:
+            return None
+        has_room = partial(self._room.is_at, now=now, share=self._share(entry, now))
+        return detour(decision, entry.tokens, most_s, has_room, self._view, self._model)
 
     def _late(self, entry: Entry, slot: int, work_s: float, now: float) -> Turned | None:
         """Why it may not go to this worker, if its first token would come too late there.
