@@ -327,7 +327,7 @@ class View:
         return self._mask("subset", subset, lambda facts: facts.endpoint in subset or host_of(facts.endpoint) in subset)
 
     def labelled(self, label: str, values: frozenset[str]) -> Bools:
-        """Slots whose worker has one of these values of a label, its own or `engine`, `version`, `gpu`, `endpoint`."""
+        """Slots whose worker has one of these values of a label, its own or a fact that counts as one (`label_of`)."""
         return self._mask(f"label {label}", values, lambda facts: label_of(facts, label) in values)
 
     def with_adapter(self, adapter: str) -> Bools:

@@ -10,7 +10,7 @@ import msgspec
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 Labels = dict[str, tuple[str, ...]]
-"""From a worker's label to the values that will do. `engine`, `version`, `gpu` and `endpoint` are labels as well."""
+"""From a worker's label to the values that will do; `engine`, `version`, `gpu`, `endpoint`, `worker` are labels too."""
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
