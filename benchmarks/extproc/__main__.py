@@ -13,13 +13,13 @@ import msgspec
 import structlog
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.common.load import precise_loop
+from benchmarks.common.progress import progress
 from benchmarks.extproc.contenders import CONTENDERS, KB, MODES, Contender
-from benchmarks.extproc.measure import QUICK, STANDARD, Measurement, Plan, idle_ms_per_s, measure
+from benchmarks.extproc.measure import QUICK, STANDARD, Plan, idle_ms_per_s, measure
 from benchmarks.extproc.report import Report, report, tables
-from benchmarks.extproc.rig import Rig, running
+from benchmarks.extproc.rig import running
 from picker.simulation.process import DidNotStart
 from picker.simulation.valkey import ValkeyFailed
 
@@ -62,21 +62,9 @@ async def _run(contenders: Sequence[Contender], plan: Plan, console: Console) ->
     console.print("Starting Valkey, upstreams, the contenders and Envoy ...")
     async with running(contenders) as rig:
         idle = await idle_ms_per_s(rig, min(_IDLE_S, plan.seconds))
-        return report(plan, await _measure(rig, contenders, plan, console), idle)
-
-
-async def _measure(rig: Rig, contenders: Sequence[Contender], plan: Plan, console: Console) -> list[Measurement]:
-    columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Drawn between measurements only: drawing must not take part in them.
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
-        task = progress.add_task("", total=plan.steps(contenders), completed=-1)
-
-        def advance(what: str) -> None:
-            progress.update(task, description=what, advance=1, refresh=True)
-
-        measurements = await measure(rig, plan, advance)
-        progress.update(task, advance=1, refresh=True)
-    return measurements
+        with progress(console, plan.steps(contenders), width=28) as advance:
+            measurements = await measure(rig, plan, advance)
+    return report(plan, measurements, idle)
 
 
 def _show(found: Report, console: Console) -> None:

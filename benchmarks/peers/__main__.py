@@ -13,15 +13,15 @@ import msgspec
 import structlog
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.common.load import precise_loop
+from benchmarks.common.progress import progress
 from benchmarks.extproc.contenders import KB
 from benchmarks.extproc.report import machine
 from benchmarks.peers.fronts import ROUTERS, Router
-from benchmarks.peers.measure import QUICK, STANDARD, Measurement, Plan, measure, turns
+from benchmarks.peers.measure import QUICK, STANDARD, Plan, measure, turns
 from benchmarks.peers.report import Report, base_of, rows, tables
-from benchmarks.peers.rig import Front, running
+from benchmarks.peers.rig import running
 from picker.simulation.process import DidNotStart
 from picker.simulation.valkey import ValkeyFailed
 
@@ -66,24 +66,11 @@ def main(
 async def _run(routers: Sequence[Router], plan: Plan, console: Console) -> Report:
     console.print("Starting Valkey, upstreams, pickers, Envoy and the routers ...")
     async with running(routers) as fronts:
-        measurements = await _measure(fronts, plan, console)
+        with progress(console, len(list(turns(plan, fronts))), width=48) as advance:
+            measurements = await measure(plan, fronts, advance)
     base = base_of([front.label for front in fronts])
     versions = {router.package: str(router.version) for router in routers}
     return Report(machine=machine() | versions, base=base, rows=rows(measurements, base), measurements=measurements)
-
-
-async def _measure(fronts: Sequence[Front], plan: Plan, console: Console) -> list[Measurement]:
-    columns = (TextColumn("{task.description:48}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Drawn between measurements only: drawing must not take part in them.
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
-        task = progress.add_task("", total=len(list(turns(plan, fronts))), completed=-1)
-
-        def advance(what: str) -> None:
-            progress.update(task, description=what, advance=1, refresh=True)
-
-        measurements = await measure(plan, fronts, advance)
-        progress.update(task, advance=1, refresh=True)
-    return measurements
 
 
 if __name__ == "__main__":
