@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 
 import httpx
 
 from benchmarks.common.load import poisson
+from benchmarks.common.memory import resident_bytes
 from picker.scheduling.model import WorkerModel
 from picker.simulation.profiles import PROFILES
 from picker.simulation.stack import MODEL, Plan, Stack
@@ -172,15 +172,10 @@ async def _memory(pid: int, seconds: float) -> tuple[float, float]:
     """Means over the first and the last third, in MB."""
     samples = []
     for _ in range(max(3, int(seconds))):
-        samples.append(_resident_mb(pid))
+        samples.append(resident_bytes(pid) / 2**20)
         await asyncio.sleep(1.0)
     third = len(samples) // 3
     return sum(samples[:third]) / third, sum(samples[-third:]) / third
-
-
-def _resident_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 async def _left_over(stack: Stack, within_s: float = 30.0) -> tuple[dict[str, float], dict[str, float]]:

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from random import Random
 
 import msgspec
 import numpy as np
 from redis.asyncio import Redis
 
+from benchmarks.common.memory import resident_bytes
 from benchmarks.pick.subject import Subject
 from benchmarks.scale import writer
 from benchmarks.view.pool import KEYS, Plan
@@ -88,12 +88,8 @@ async def _row(feed: Feed, marker: _Marker, subject: Subject, rate: float, secon
     async with marker.marking() as busy_lags:
         picks_per_s = await _picks_per_s(subject, seconds)
     (p50, p99), (busy_p50, busy_p99) = (np.percentile(each, [50, 99]).tolist() for each in (lags, busy_lags))
-    rest = _memory_mb(), feed.statistics().dirty
+    rest = resident_bytes(os.getpid()) / 2**20, feed.statistics().dirty
     return Row(rate, applied / elapsed, cpu / elapsed, p50, p99, picks_per_s, busy_p50, busy_p99, *rest)
-
-
-def _memory_mb() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 async def _picks_per_s(subject: Subject, seconds: float) -> float:

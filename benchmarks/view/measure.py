@@ -10,7 +10,6 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,6 +17,7 @@ import structlog
 import uvloop
 from redis import Redis as BlockingRedis
 
+from benchmarks.common.memory import resident_bytes
 from benchmarks.view.alternatives import Asking
 from benchmarks.view.index_choice import Choice, compare
 from benchmarks.view.pool import KEYS, Plan
@@ -81,7 +81,7 @@ async def measure(task: Task) -> Measurement:
     # As `picker serve` does.
     gc.collect()
     gc.freeze()
-    before = _resident()
+    before = resident_bytes(os.getpid())
     async with _stalls() as stalls:
         running = asyncio.ensure_future(feed.run())
         started = time.perf_counter()
@@ -91,7 +91,7 @@ async def measure(task: Task) -> Measurement:
         while not feed.synced.is_set() or feed.statistics().dirty:
             await asyncio.sleep(0.01)
         by_prefix_s = time.perf_counter() - started
-    picker_bytes = _resident() - before
+    picker_bytes = resident_bytes(os.getpid()) - before
     try:
         return Measurement(
             plan=task.plan,
@@ -108,10 +108,6 @@ async def measure(task: Task) -> Measurement:
         running.cancel()
         await asyncio.wait([running])
         await client.aclose()
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextlib.asynccontextmanager

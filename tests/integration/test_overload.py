@@ -6,11 +6,11 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from pathlib import Path
 
 import httpx
 import pytest
 
+from benchmarks.common.memory import resident_bytes
 from picker.simulation.stack import MODEL, Plan, Stack
 from tests.integration.traffic import SENTENCE, until
 
@@ -42,11 +42,6 @@ async def is_empty(stack: Stack) -> bool:
     return not any(metrics[f"picker_{name}"] for name in names)
 
 
-def resident_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
-
-
 async def offer(client: httpx.AsyncClient, a_second: float, seconds: float) -> list[httpx.Response]:
     """Requests at this rate, whatever becomes of them."""
     began, answers = time.monotonic(), []
@@ -63,7 +58,7 @@ async def test_far_beyond_capacity_each_request_is_answered_once_and_nothing_sta
     limits = httpx.Limits(max_connections=None)
     async with Stack(plan) as stack, httpx.AsyncClient(base_url=stack.url, timeout=60, limits=limits) as client:
         await offer(client, 5, 1)
-        before_mb = resident_mb(stack.picker.pid)
+        before = resident_bytes(stack.picker.pid)
         answers = await offer(client, 40, 8)
         statuses = Counter(each.status_code for each in answers)
         assert set(statuses) == {200, 429}, statuses
@@ -76,7 +71,7 @@ async def test_far_beyond_capacity_each_request_is_answered_once_and_nothing_sta
         await until(lambda: is_empty(stack))
         metrics = await stack.metrics()
         assert metrics.get('picker_requests_total{reason="",verdict="route"}', 0) >= statuses[200]
-        assert resident_mb(stack.picker.pid) - before_mb < 40
+        assert (resident_bytes(stack.picker.pid) - before) / 2**20 < 40
 
 
 async def test_envoy_waits_as_long_as_the_picker_lets_a_request_wait() -> None:
