@@ -239,31 +239,28 @@ async def test_an_agent_that_ends_leaves_its_workers_draining(
         assert await Rig(rig.agent, redis).state("w0") is WorkerState.DRAINING
 
 
-async def test_sigterm_ends_the_agent_and_leaves_its_workers_draining(
-    redis_server: ValkeyServer, worker: SimulatedWorker
-) -> None:
-    config = AgentConfig(redis=redis_server.url, workers=[config_of(worker)], probe_interval_s=0.05, listen="")
-    running = Agent(config)
-    async with Redis.from_url(redis_server.url) as redis, asyncio.TaskGroup() as tasks:
+async def told_at_sigterm(server: ValkeyServer, *workers: WorkerConfig) -> WorkerState | None:
+    """What an agent that was told to end has left of w0, once it was ready."""
+    running = Agent(AgentConfig(redis=server.url, workers=[*workers], probe_interval_s=0.05, listen=""))
+    async with Redis.from_url(server.url) as redis, asyncio.TaskGroup() as tasks:
         task = tasks.create_task(running.run())
         await until(ready(Rig(running, redis)))
         os.kill(os.getpid(), signal.SIGTERM)
         await task
-        assert await Rig(running, redis).state("w0") is WorkerState.DRAINING
+        return await Rig(running, redis).state("w0")
+
+
+async def test_sigterm_ends_the_agent_and_leaves_its_workers_draining(
+    redis_server: ValkeyServer, worker: SimulatedWorker
+) -> None:
+    assert await told_at_sigterm(redis_server, config_of(worker)) is WorkerState.DRAINING
 
 
 async def test_sigterm_of_an_agent_of_several_servers_leaves_them_as_they_are(
     redis_server: ValkeyServer, worker: SimulatedWorker
 ) -> None:
     nobody = WorkerConfig(url="http://127.0.0.1:1", name="w1")
-    config = AgentConfig(redis=redis_server.url, workers=[config_of(worker), nobody], probe_interval_s=0.05, listen="")
-    running = Agent(config)
-    async with Redis.from_url(redis_server.url) as redis, asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(running.run())
-        await until(ready(Rig(running, redis)))
-        os.kill(os.getpid(), signal.SIGTERM)
-        await task
-        assert await Rig(running, redis).state("w0") is WorkerState.READY
+    assert await told_at_sigterm(redis_server, config_of(worker), nobody) is WorkerState.READY
 
 
 async def test_an_agent_that_begins_says_nothing_of_an_engine_that_is_too_busy_to_answer(

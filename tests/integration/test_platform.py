@@ -134,9 +134,7 @@ async def test_a_bad_write_changes_nothing_and_is_seen(redis_server: ValkeyServe
             picker = json.loads(await it.redis.hget(KEYS.state, "picker") or "{}")  # type: ignore[misc]
             return bool(picker) and "is no HASH" in picker["orders"]["error"]
 
-        async with asyncio.timeout(30):
-            while not await is_told():
-                await asyncio.sleep(0.05)
+        await until(is_told, within_s=30)
 
 
 async def test_orders_that_are_gone_are_still_followed(redis_server: ValkeyServer) -> None:

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from benchmarks.common.doc import put
 from picker.simulation.stack import Plan, Stack
 from tests.integration.traffic import until
-from tests.soak.judge import NOT_JUDGED, Line, judged
+from tests.soak.judge import NOT_JUDGED, Line, judged, table
 from tests.soak.probe import Sample, books, sample
 from tests.soak.traffic import STAYING, Soak, soak
 
@@ -81,8 +81,7 @@ def _page(lines: Sequence[Line], told: Soak, rest: dict[str, float], minutes: fl
         f"{told.replaced} workers were replaced. "
         f"At the end: {', '.join(f'{name} {value:g}' for name, value in rest.items())}."
     )
-    rows = [f"| {line.name} | {line.before:.1f} | {line.after:.1f} | {line.most:.1f} |" for line in lines]
-    return "\n".join([head, "", "| what | second third | last third | most |", "|---|---:|---:|---:|", *rows])
+    return f"{head}\n\n{table(lines)}"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from benchmarks.common.load import Client, chat, poisson, precise_loop
 from benchmarks.extproc.contenders import KB, MODEL, Contender, Responder
 from benchmarks.extproc.rig import Rig, Site, metrics_of, running
 from tests.integration.traffic import until
-from tests.soak.judge import Line, judged
+from tests.soak.judge import Line, judged, table
 from tests.soak.probe import BOOKS, Sample, use_of
 
 _SLICE_S = 5.0
@@ -135,8 +135,7 @@ def _page(lines: Sequence[Line], told: Told, minutes: float, per_s: float, trans
         f"p99 of five seconds: median {p99s[len(p99s) // 2]:.1f} ms, worst {p99s[-1]:.1f} ms. At the end: "
         f"{', '.join(f'{name} {value:g}' for name, value in told.rest.items())}."
     )
-    rows = [f"| {line.name} | {line.before:.1f} | {line.after:.1f} | {line.most:.1f} |" for line in lines]
-    return "\n".join([head, "", "| what | second third | last third | most |", "|---|---:|---:|---:|", *rows])
+    return f"{head}\n\n{table(lines)}"
 
 
 if __name__ == "__main__":

@@ -42,3 +42,9 @@ def judged(samples: Sequence[Sample]) -> list[Line]:
         )
         for name in samples[0]
     ]
+
+
+def table(lines: Sequence[Line]) -> str:
+    """For a page."""
+    rows = [f"| {line.name} | {line.before:.1f} | {line.after:.1f} | {line.most:.1f} |" for line in lines]
+    return "\n".join(["| what | second third | last third | most |", "|---|---:|---:|---:|", *rows])
