@@ -98,7 +98,7 @@ def _compared(row: Row, base: Row) -> Row:
         row,
         x_per_s=row.per_s / base.per_s,
         x_p99=row.p99_ms / base.p99_ms,
-        # In a short run there may be nothing that the kernel's clock of 10 ms has counted.
+        # A kernel that keeps no statistics of its scheduler says 0.
         x_cpu=row.own_cpu_ms / base.own_cpu_ms if base.own_cpu_ms else 0.0,
     )
 
