@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 import httpx
+import msgspec
 
 from benchmarks.common.load import poisson
 from benchmarks.common.memory import resident_bytes
@@ -88,7 +89,7 @@ class Report:
 async def run(seconds: float, factor: float = 2.0, seed: int = 1) -> Report:
     """Finds what the workers can do, and offers `factor` times that."""
     worker = ("--profile", "8b", "--speed", str(1 / SLOWNESS), "--num-blocks", str(KV_BLOCKS))
-    settings = {"admission": ADMISSION, "worker_model": _as_settings(WORKER_MODEL), **MEMORIES}
+    settings = {"admission": ADMISSION, "worker_model": msgspec.structs.asdict(WORKER_MODEL), **MEMORIES}
     limits = httpx.Limits(max_connections=None)
     async with (
         Stack(Plan(workers=WORKERS, worker=worker, picker=settings)) as stack,
@@ -191,7 +192,3 @@ async def _left_over(stack: Stack, within_s: float = 30.0) -> tuple[dict[str, fl
 
 def _requests(metrics: dict[str, float], verdict: str) -> float:
     return sum(value for name, value in metrics.items() if name.startswith("picker_requests_total") and verdict in name)
-
-
-def _as_settings(model: WorkerModel) -> dict[str, float]:
-    return {name: getattr(model, name) for name in model.__struct_fields__}

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from picker.simulation.process import Process
-from tests.chaos.faults.registry import FAULTS, Fault, Rig, fault
+from tests.chaos.faults.registry import Rig, fault
 
 
 @asynccontextmanager
@@ -96,7 +96,10 @@ async def names_gone(rig: Rig) -> AsyncIterator[None]:
 
 
 def _clock(whose: str, files: Sequence[str], by: str, where: str, says: str) -> None:
-    @asynccontextmanager
+    def can(rig: Rig) -> bool:
+        return rig.clocks is not None and set(files) <= rig.clocks.parts
+
+    @fault("clock", f"{whose} jump {where}", says, can)
     async def on(rig: Rig) -> AsyncIterator[None]:
         assert rig.clocks
         for file in files:
@@ -104,12 +107,6 @@ def _clock(whose: str, files: Sequence[str], by: str, where: str, says: str) -> 
         yield
         for file in files:
             rig.clocks.jump(file, "+0")
-
-    def can(rig: Rig) -> bool:
-        return rig.clocks is not None and set(files) <= rig.clocks.parts
-
-    name = f"{whose} jump {where}"
-    FAULTS[name] = Fault(name, "clock", says, on, can, once=False)
 
 
 for _by, _where in (("+3600", "an hour ahead"), ("-3600", "an hour back")):

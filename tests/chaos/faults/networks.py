@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from tests.chaos.faults.registry import FAULTS, Fault, Rig, fault
+from tests.chaos.faults.registry import Rig, fault
 from tests.chaos.harness import Machine
 from tests.integration.relay import Relay
 
@@ -82,16 +82,17 @@ _FAULTS: dict[tuple[str, str], tuple[_On, str]] = {
 
 
 def _register(way: str, kind: str, make: _On, says: str) -> None:
-    @asynccontextmanager
+    def can(rig: Rig) -> bool:
+        return _WAYS[way](rig) is not None
+
+    part = "Redis" if way == "Redis" else "network"
+
+    @fault(part, f"network to {way} {kind}", says, can, once=way != "Redis")
     async def on(rig: Rig) -> AsyncIterator[None]:
         relay = _WAYS[way](rig)
         assert relay
         async with make(relay):
             yield
-
-    name = f"network to {way} {kind}"
-    part = "Redis" if way == "Redis" else "network"
-    FAULTS[name] = Fault(name, part, says, on, lambda rig: _WAYS[way](rig) is not None, once=way != "Redis")
 
 
 for (_way, _kind), (_make, _says) in _FAULTS.items():
